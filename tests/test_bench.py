@@ -71,7 +71,7 @@ def test_the_ratio_is_of_elapsed_time_where_waiting_counts() -> None:
     assert (second.ratio, second.cpu_us, second.wall_us) == (2, 0.5, 2)
 
 
-def test_who_does_not_finish_a_turn_leaves_the_race() -> None:
+def test_a_contestant_that_does_not_finish_a_turn_leaves_the_race() -> None:
     left = [100, 100]
 
     def stuck(count: int) -> Cost:

@@ -35,11 +35,11 @@ class Limit(NamedTuple):
 
 
 LIMITS: Final = {
-    "tools/call of 2026-07-28, HTTP to HTTP": Limit(35, 156),
-    "tools/call of 2025-11-25, HTTP to HTTP": Limit(42, 182),
-    "elicitation, client of 2025-11-25, server of 2026-07-28": Limit(53, 453),
-    "native call": Limit(45, 170),
-    "toolbox.execute": Limit(37, 153),
+    "tools/call of 2026-07-28, HTTP to HTTP": Limit(30, 116),
+    "tools/call of 2025-11-25, HTTP to HTTP": Limit(37, 146),
+    "elicitation, client of 2025-11-25, server of 2026-07-28": Limit(47, 390),
+    "native call": Limit(38, 142),
+    "toolbox.execute": Limit(33, 138),
 }
 
 ROOT: Final = Path(__file__).parents[1]

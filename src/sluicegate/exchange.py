@@ -216,8 +216,14 @@ class Governor(Protocol):
         """Changes whenever the rules do."""
         ...
 
-    def decide(self, exchange: Exchange, /) -> Awaitable[Reply]:
-        """The reply of `exchange.send`, or a refusal. The exchange has its target."""
+    @property
+    def decide(self) -> Handler:
+        """Returns the reply of `exchange.send`, or a refusal. The exchange has its target."""
+        ...
+
+    @property
+    def can_hide(self) -> bool:
+        """Whether some callers may not see everything."""
         ...
 
     @property
@@ -274,16 +280,20 @@ class Chain:
     def __init__(
         self, steps: Sequence[Step], handler: Handler, on_refused: Callable[[str, str], None] | None = None
     ) -> None:
-        inner = handler.on_refused if isinstance(handler, Chain) else _ignore
-        self.on_refused = on_refused or inner
+        is_chain = isinstance(handler, Chain)
+        self.on_refused = on_refused or (handler.on_refused if is_chain else _ignore)
         """Called by a pipe, with a reason and the caller's id, when it refuses a message that has no exchange yet."""
         self.describe_tool: DescribeTool = getattr(handler, "describe_tool", _describe_nothing)
-        self._calls = behind(steps, handler)
-        self._retries = behind(steps, handler if isinstance(handler, Chain) else _resume)
+        self._calls = behind(steps, handler._calls if is_chain else handler)
+        self._retries = behind(steps, handler._retries if is_chain else _resume)
 
     def __call__(self, exchange: Exchange) -> Awaitable[Reply]:
         """The reply of the first step that answers, of the handler, or of the call that a retry continues."""
         return self._calls(exchange) if exchange.resume is None else self._retries(exchange)
+
+    def prepend(self, step: Step) -> None:
+        """Put one more step in front of all others, for exchanges from now on. Chains around this one lack it."""
+        self._calls, self._retries = behind((step,), self._calls), behind((step,), self._retries)
 
 
 def chain(steps: Sequence[Step], handler: Handler, on_refused: Callable[[str, str], None] | None = None) -> Chain:

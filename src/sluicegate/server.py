@@ -251,7 +251,7 @@ class Server:
         value = {"resultType": "complete", **value, "_meta": meta}
         if exchange.method in _CACHE:
             value["ttlMs"], value["cacheScope"] = _CACHE[exchange.method]
-        return Result(value)
+        return Result(value, value["resultType"] == "complete")
 
     async def wait_closed(self) -> None:
         """Never returns: a server in this process has no connection to lose."""

@@ -1,19 +1,23 @@
-"""`sluicegate audit`: what was recorded can be read, verified, proven and erased, without a running gateway."""
+"""`sluicegate audit`: the record can be read, verified, proven and erased, with and without a running gateway."""
 
 import asyncio
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sluicegate.client.client import Client
 from sluicegate.exchange import NOBODY, Caller, Exchange, Target, Verdict
 from sluicegate.gate.audit import Audit
 from sluicegate.protocol.message import Reply, Result
 from sluicegate.store.audit_log import open_audit_log
-from tests.cli.folders import ROOT, Folder
+from tests.cli.folders import COUNTING, ROOT, Folder
 
 CANARY = "canary-5f2a-XyZ"
 SETTINGS = '[audit]\nfolder = "log"\nanchors = ["copy/checkpoints"]\n'
@@ -263,4 +267,108 @@ def test_a_folder_without_a_log_says_so(folder: Folder) -> None:
         done = folder.invoke("audit", word)
         assert done.returncode == 1 and "there is no audit log in" in done.stderr
     done = folder.invoke("audit", "list", "--since", "soon")
-    assert done.returncode == 2 and "is no time" in done.stderr
+    assert done.returncode == 2 and "is not a time" in done.stderr
+
+
+# ------------------------------------------------------------------------------------------- with a running gateway
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The control operations that commands of this process asked a gateway for."""
+    names: list[str] = []
+    call = Client.call
+
+    async def note(client: Client, tool: str, *words: Any, **options: Any) -> Any:
+        names.append(tool)
+        return await call(client, tool, *words, **options)
+
+    monkeypatch.setattr(Client, "call", note)
+    return names
+
+
+@contextmanager
+def gateway_with_calls(folder: Folder) -> Generator["subprocess.Popen[str]"]:
+    """A running gateway, which keeps its log in the folder `log` and has answered a call."""
+    folder.servers(counting=COUNTING)
+    folder.write("sluicegate.toml", f'{SETTINGS}\n[servers.counting]\nprefix = "my"\n')
+    with folder.serving() as (process, _, _):
+        folder.out("call", "my__count", "to=1")
+        yield process
+
+
+def test_commands_that_read_rows_ask_the_running_gateway(folder: Folder, asked: list[str]) -> None:
+    with gateway_with_calls(folder):
+        asked.clear()
+        rows = lines(folder, "list", "--json", "--tool", "my__count", "--caller", "local")
+        assert [(row["kind"], row["server"], row["name"]) for row in rows] == [
+            ("decision", "counting", "count"),
+            ("outcome", "counting", "count"),
+        ]
+        assert lines(folder, "list", "--json", "--server", "my", "--caller", "local", "--last", "2") == rows
+        assert (
+            lines(
+                folder, "list", "--json", "--server", "my", "--caller", "local", "--last", "1001", "--kind", "decision"
+            )
+            == rows[:1]
+        )
+        assert lines(folder, "tail", "--json", "-n", "1", "--kind", "outcome") == rows[1:]
+        shown = json.loads(folder.invoke("audit", "show", str(rows[0]["request"])).stdout)
+        assert shown["rows"] == rows
+        [counts] = json.loads(
+            folder.invoke("audit", "stats", "--json", "--tool", "my__count", "--caller", "local").stdout
+        )
+        assert counts["verdicts"] == {"allow": 1, "ok": 1}
+        names = [name for name in asked if name != "status"]
+        assert names == ["audit_rows", "audit_last", "audit_rows", "audit_last", "audit_request", "audit_stats"]
+
+
+def test_commands_read_the_log_of_a_gateway_whose_files_are_now_wrong(folder: Folder) -> None:
+    with gateway_with_calls(folder):
+        folder.write("sluicegate.toml", "[audit\n")
+        assert len(lines(folder, "list", "--json", "--tool", "my__count", "--caller", "local")) == 2
+        assert folder.invoke("audit", "verify").returncode == 3
+
+
+def test_files_are_read_for_options_that_name_them(folder: Folder, asked: list[str]) -> None:
+    with gateway_with_calls(folder):
+        asked.clear()
+        log = str(folder.path / "log")
+        assert len(lines(folder, "list", "--json", "--tool", "count", "--caller", "local", "--audit-folder", log)) == 2
+        settings = str(folder.path / "sluicegate.toml")
+        assert len(lines(folder, "list", "--json", "--tool", "count", "--caller", "local", "--config", settings)) == 2
+        assert asked == []
+
+
+def test_verify_prove_export_and_erase_use_the_files_of_a_running_gateway(folder: Folder, asked: list[str]) -> None:
+    with gateway_with_calls(folder):
+        asked.clear()
+        rows = lines(folder, "export", "--tool", "my__count", "--caller", "local")
+        assert len(rows) == 2
+        assert folder.invoke("audit", "verify").returncode == 0
+        assert folder.invoke("audit", "erase", str(rows[0]["request"]), "--yes").returncode == 0
+        folder.invoke("audit", "prove", str(rows[0]["request"]))
+        assert asked == []
+
+
+def test_following_goes_on_when_the_gateway_stops(folder: Folder) -> None:
+    with gateway_with_calls(folder) as gateway:
+        with folder.started("audit", "tail", "--follow", "--json", "-n", "1", "--kind", "outcome") as tail:
+            assert tail.stdout is not None
+            assert json.loads(tail.stdout.readline())["name"] == "count"
+            folder.out("call", "my__count", "to=1")
+            assert json.loads(tail.stdout.readline())["name"] == "count"
+            gateway.terminate()
+            gateway.wait(30)
+            asyncio.run(record(folder.path))
+            assert json.loads(tail.stdout.readline())["caller"] == "ada"
+
+
+def test_a_gateway_that_records_nothing_names_the_way_to_an_older_log(folder: Folder, requests: list[str]) -> None:
+    folder.servers(counting=COUNTING)
+    folder.write("sluicegate.toml", f"{SETTINGS}enabled = false\n")
+    with folder.serving():
+        done = folder.invoke("audit", "list")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "keeps no audit log" in done.stderr and "--audit-folder" in done.stderr
+        assert len(lines(folder, "list", "--json", "--audit-folder", str(folder.path / "log"))) == 10

@@ -93,3 +93,14 @@ def test_unreadable_input_is_reported(recorded: Folder) -> None:
     recorded.write("sluicegate.toml", '[audit]\nfolder = "elsewhere"\n')
     done = recorded.invoke("policy", "suggest")
     assert (done.returncode, done.stdout) == (1, "") and "there is no audit log in" in done.stderr
+
+
+def test_a_running_gateway_is_asked_for_the_recorded_calls(recorded: Folder) -> None:
+    rules = recorded.invoke("policy", "suggest", "--json").stdout
+    recorded.write("new.toml", '[policy]\ndefault = "deny"\n')
+    other = recorded.invoke("policy", "replay", "new.toml").stdout
+    with recorded.serving():
+        # The gateway goes on with its own log when the settings cannot be read.
+        recorded.write("sluicegate.toml", "[audit\n")
+        assert json.loads(rules) and recorded.invoke("policy", "suggest", "--json").stdout == rules
+        assert other and recorded.invoke("policy", "replay", "new.toml").stdout == other

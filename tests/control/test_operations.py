@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 import sluicegate
+from sluicegate.cli.command import Failure
 from sluicegate.cli.gateway_client import GatewayClient
 from sluicegate.client.connect import connect
 from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig, ServerSettings
+from sluicegate.control import operations
+from sluicegate.control.audit_operations import AuditOperations
 from sluicegate.control.operations import Operations
 from sluicegate.control.socket_door import control_server
 from sluicegate.errors import AuditUnavailable, InvalidParams, UnknownTarget
@@ -193,6 +196,16 @@ async def test_a_link_needs_a_page(tmp_path: Path) -> None:
         assert await here.operations.use_login(key) and not await here.operations.use_login(key)
 
 
+async def test_a_wait_for_lines_of_a_server_ends_without_lines_after_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "LOG_WAIT", 0.01)
+    async with stage(tmp_path) as (_, client):
+        assert await client.wait_logs("files") == await client.wait_logs() == []
+        with pytest.raises(Failure, match="There is no server 'x'"):
+            await client.wait_logs("x")
+
+
 async def test_the_audit_log_is_read_by_page_by_request_and_in_numbers(tmp_path: Path) -> None:
     async with stage(tmp_path) as (here, _):
         params: dict[str, object] = {"name": "files__read", "arguments": {"path": "/a"}}
@@ -221,12 +234,10 @@ async def test_a_page_of_the_audit_log_has_at_least_one_row(tmp_path: Path, limi
 
 
 async def test_an_audit_log_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -> None:
-    async with stage(tmp_path) as (here, _):
-        reader = open_audit_reader(str(tmp_path / "audit"))
-        reader.close()
-        here.gateway.stores.open_audit_reader = lambda: reader
-        with pytest.raises(AuditUnavailable, match=r"cannot be read \(the reader is closed\)"):
-            await here.operations.audit_last(AuditFilter())
+    reader = open_audit_reader(str(tmp_path))
+    reader.close()
+    with pytest.raises(AuditUnavailable, match=r"cannot be read \(the reader is closed\)"):
+        await AuditOperations(lambda: reader).audit_last(AuditFilter())
 
 
 async def test_the_audit_log_is_read_over_the_socket(tmp_path: Path) -> None:
@@ -237,7 +248,7 @@ async def test_the_audit_log_is_read_over_the_socket(tmp_path: Path) -> None:
         assert refused.is_error and "The filter is not valid" in refused.text
         here.gateway.stores.open_audit_reader = None
         silent = await connected_answer(Operations(here.gateway, reload))
-        assert silent == "This gateway keeps no audit log."
+        assert silent.startswith("This gateway keeps no audit log; ")
 
 
 async def connected_answer(operations: Operations) -> str:

@@ -116,6 +116,8 @@ class Stage:
     def allows_unlisted(self) -> bool:
         return True
 
+    can_hide = False
+
     def class_of(self, caller: Caller) -> Hashable:
         return None
 

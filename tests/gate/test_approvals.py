@@ -45,7 +45,7 @@ class Calling:
             return await self.done
 
 
-async def test_an_allowed_call_passes_and_nobody_is_asked() -> None:
+async def test_an_allowed_call_passes_without_a_question() -> None:
     async with stage() as here:
         here.verdicts["write"] = Verdict("allow")
         assert text(await here.call(path="/a")) == "wrote /a"
@@ -400,7 +400,7 @@ async def test_only_so_many_questions_are_open(monkeypatch: pytest.MonkeyPatch) 
             await here.call(path="/3")
 
 
-async def test_a_call_that_nobody_can_read_is_refused() -> None:
+async def test_a_call_too_long_to_be_shown_is_refused() -> None:
     async with stage() as here:
         with pytest.raises(Refused, match="too long to be shown"):
             await here.call(path="/a", text="x" * (1 << 20))

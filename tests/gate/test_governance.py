@@ -111,7 +111,7 @@ async def test_t16_an_extension_method_does_not_do_what_a_rule_denies() -> None:
         assert here.rows("decision") == ["deny", "deny", "allow"]
 
 
-async def test_t16_an_extension_method_does_not_do_what_nobody_approved() -> None:
+async def test_t16_an_extension_method_cannot_make_a_call_that_needs_approval() -> None:
     async with stage(ASKED) as here:
         with pytest.raises(Refused):
             await here.ask("runner/call", name="files__read", arguments={"path": "/srv/x"})
@@ -192,7 +192,7 @@ async def test_t33_a_caller_that_is_denied_a_server_learns_nothing_of_it() -> No
 
 async def test_a2_a_result_that_is_too_large_is_no_success_on_record() -> None:
     async with stage() as here:
-        here.governance.sizes.ceilings = {"files": Ceilings(result=50)}
+        here.governance.limit(RateLimits(), {"files": Ceilings(result=50)})
         with pytest.raises(UpstreamProtocolError, match="max_result"):
             await here.ask("tools/call", name="files__read", arguments={})
         assert here.rows("outcome") == ["error"]
@@ -206,7 +206,7 @@ async def test_a_refused_call_is_no_failure_of_the_tool_on_record() -> None:
 
 async def test_t12_a_state_that_is_used_again_counts_as_another_call() -> None:
     async with stage() as here:
-        here.governance.limits.rates = RateLimits(per_caller=Rate(1, 3600.0))
+        here.governance.limit(RateLimits(per_caller=Rate(1, 3600.0)), {})
         here.reply = {"resultType": "input_required", "inputRequests": {}, "requestState": "s"}
         first = await here.ask("tools/call", name="files__read", arguments={})
         state = first["requestState"]

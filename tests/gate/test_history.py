@@ -1,9 +1,9 @@
 """Recorded calls become rules, and show what other rules would have said."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from sluicegate.exchange import Target
-from sluicegate.gate.history import Difference, differences, suggestions
+from sluicegate.gate.history import Difference, Recorded, Replay, SuccessfulCalls, Suggestion
 from sluicegate.gate.policy import Rules, judge
 from sluicegate.gate.rules import PolicyConfig, Rule
 from sluicegate.store.base import Row
@@ -38,6 +38,22 @@ LOG = [
     *call(8, "hello", method="completion/complete"),
     Row(kind="config", verdict="applied"),
 ]
+
+
+def suggestions(rows: Sequence[Recorded]) -> list[Suggestion]:
+    """The rules that are suggested after all rows, which come in two pages."""
+    calls = SuccessfulCalls()
+    calls.add(rows[:1])
+    calls.add(rows[1:])
+    return calls.suggestions()
+
+
+def differences(rows: Sequence[Recorded], rules: Rules, groups: Mapping[str, tuple[str, ...]]) -> list[Difference]:
+    """What the rules would have said about all rows, which come in two pages."""
+    replay = Replay(rules, groups)
+    replay.add(rows[:1])
+    replay.add(rows[1:])
+    return replay.differences()
 
 
 def test_rules_are_suggested_for_what_succeeded_the_most_used_first() -> None:
@@ -86,7 +102,7 @@ def test_other_rules_are_compared_with_what_was_decided() -> None:
     assert found == expected
 
 
-def test_what_depends_on_arguments_that_are_not_recorded_is_said_so() -> None:
+def test_a_verdict_that_depends_on_arguments_that_are_not_recorded_is_unknown() -> None:
     other = rules('[[permissions]]\ntool = "mcp__files"\nargs = { path = "/srv/**" }\naction = "allow"\n', "deny")
     (found,) = differences([*call(1, "read", arguments=True)], other, {})
     assert found.action is None

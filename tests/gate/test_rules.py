@@ -37,7 +37,7 @@ from tests.gate.rules_of import policy
         ({"prompt": "mcp__x", "pattern": "b"}, "pattern", "Only a rule for tools has a pattern"),
     ],
 )
-def test_what_is_wrong_with_a_rule_is_said_of_its_key(written: dict[str, object], key: str, sentence: str) -> None:
+def test_a_fault_in_a_rule_names_its_key(written: dict[str, object], key: str, sentence: str) -> None:
     ((found, said),) = faults(msgspec.convert({"action": "allow", **written}, Permission))
     assert found == key and sentence in said
 

@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import zlib
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -155,7 +155,7 @@ async def test_certificates_of_the_system_are_read_once_for_all_pools(monkeypatc
     assert len(made) <= 1
 
 
-async def test_whoever_stops_waiting_for_a_connection_takes_nothing_from_the_next() -> None:
+async def test_a_cancelled_wait_for_a_connection_leaves_the_connection_to_the_next_request() -> None:
     release, asked = asyncio.Event(), asyncio.Event()
 
     async def handler(request: Request) -> None:
@@ -770,3 +770,57 @@ async def test_the_handler_learns_that_a_client_hung_up_on_tls(certificate: tupl
             asking.cancel()
         await gone.wait()
         await pool.aclose()
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: %d" % (5 << 20), b"Transfer-Encoding: chunked"])
+async def test_a_long_body_is_read_whole_without_holding_the_server_back(
+    framing: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_read = asyncio.Event()
+    add = client_connection.Answer.add
+    full: list[bool] = []
+
+    def noted(answer: client_connection.Answer, data: bytes) -> bool:
+        is_full = add(answer, data)
+        full.append(is_full)
+        return is_full
+
+    monkeypatch.setattr(client_connection.Answer, "add", noted)
+
+    async def script(peer: Peer) -> None:
+        await read_request(peer)
+        peer.send(b"HTTP/1.1 200 OK\r\n%b\r\n\r\n" % framing)
+        await is_read.wait()
+        for letter in b"abcde":
+            piece = bytes([letter]) * (1 << 20)
+            peer.send(b"%x\r\n%b\r\n" % (len(piece), piece) if b"chunked" in framing else piece)
+            await peer.writer.drain()
+        if b"chunked" in framing:
+            peer.send(b"0\r\n\r\n")
+
+    async with scripted(script) as url, pooled() as pool:
+        answer = await pool.request("GET", url)
+        asyncio.get_running_loop().call_soon(is_read.set)
+        body = await answer.read()
+    assert body == b"".join(bytes([letter]) * (1 << 20) for letter in b"abcde")
+    assert len(full) >= 5 and not any(full)
+
+
+@pytest.mark.parametrize("framing", [b"X: until it closes", b"Transfer-Encoding: chunked"])
+async def test_a_body_without_an_end_is_cut_at_the_limit(framing: bytes) -> None:
+    hung_up = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await read_request(peer)
+        peer.send(b"HTTP/1.1 200 OK\r\n%b\r\n\r\n" % framing)
+        with suppress(ConnectionError):
+            while True:
+                peer.send(b"10000\r\n%b\r\n" % bytes(0x10000))
+                await peer.writer.drain()
+        hung_up.set()
+
+    async with scripted(script) as url, pooled(ClientLimits(body=1 << 20)) as pool:
+        answer = await pool.request("GET", url)
+        with pytest.raises(UpstreamProtocolError, match="larger than 1048576 bytes"):
+            await answer.read()
+        await hung_up.wait()

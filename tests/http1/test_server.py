@@ -71,6 +71,22 @@ async def test_pipelined_requests_are_answered_in_order(in_task: bool) -> None:
             assert (await peer.read_reply()).body == b"%d" % n
 
 
+@pytest.mark.parametrize("in_task", [False, True])
+async def test_long_answers_follow_their_heads_in_order(in_task: bool) -> None:
+    async def later(request: Request) -> None:
+        await asyncio.sleep(0)
+        echo(request)
+
+    bodies = [b"%d" % n * size for n, size in enumerate((3, 70_000, 5, 2_000_000, 900_000))]
+    async with exchange(later if in_task else echo) as peer:
+        for body in bodies:
+            peer.send(post(body))
+            assert (await peer.read_reply()).body == body
+        peer.send(b"".join(post(body) for body in bodies[:3]))
+        for body in bodies[:3]:
+            assert (await peer.read_reply()).body == body
+
+
 async def test_client_that_asks_faster_than_it_is_answered_is_not_read_from() -> None:
     release = asyncio.Event()
 

@@ -183,7 +183,7 @@ async def test_what_does_no_harm_is_made_once_more(
     ],
     ids=["a call", "a call that was not sent", "a read"],
 )
-async def test_who_called_a_tool_of_a_server_that_went_away_is_told_that_it_may_have_run(
+async def test_a_call_that_ends_with_its_server_reports_whether_it_may_have_run(
     exchange: Exchange, delivered: Literal["no", "unknown"], told: str
 ) -> None:
     gone = UpstreamClosed("s went away.", delivered=delivered)
@@ -328,7 +328,7 @@ async def test_a_question_that_says_at_last_that_it_is_none_passes_as_one_thing(
     ],
     ids=["a call", "a read"],
 )
-async def test_who_called_a_tool_that_took_too_long_is_told_that_it_may_have_run(
+async def test_a_call_that_times_out_reports_whether_it_may_have_run(
     monkeypatch: pytest.MonkeyPatch, exchange: Exchange, told: str
 ) -> None:
     clock = Clock(monkeypatch)

@@ -41,7 +41,7 @@ def test_a_definition_keeps_all_but_its_name() -> None:
     assert msgspec.json.decode(entry.encoded) == entry.definition
 
 
-def test_who_comes_first_gets_a_name_and_the_other_is_reported() -> None:
+def test_the_first_server_gets_a_name_and_the_collision_is_reported() -> None:
     catalog = build_catalog([resources("a", "https://x"), resources("b", "https://x")])
     assert [(name, entry.mount) for name, entry in catalog.resources.items()] == [("https://x", "a")]
     assert catalog.findings == ["b: 'https://x' of its resources is left out, since another server has that name."]
@@ -104,14 +104,14 @@ def test_nor_a_web_address(kind: str) -> None:
     assert after.findings == [f"a: 'https://x/{{y}}' of its {kind} is left out, since another server has that name."]
 
 
-def test_a_name_that_nobody_offers_any_more_is_free() -> None:
+def test_a_name_that_is_no_longer_offered_is_free() -> None:
     before = build_catalog([share("a"), share("b", tool("search"))], naming="collide")
     hidden = share("b", tool("search"), patterns=Patterns(hide=("search",)))
     for later in ([share("a", tool("search")), share("b")], [share("a", tool("search")), hidden]):
         assert mounts(build_catalog(later, naming="collide", known=before)) == {"search": "a"}
 
 
-def test_who_got_its_prefix_keeps_it_while_the_other_is_away_which_finds_its_own_again() -> None:
+def test_a_prefixed_tool_keeps_its_name_while_the_colliding_server_is_away() -> None:
     both = [share("a", tool("search")), share("b", tool("search"))]
     before = build_catalog(both, naming="collide")
     alone = build_catalog([share("a"), both[1]], naming="collide", known=before)
@@ -128,7 +128,7 @@ def test_among_servers_that_start_their_order_decides_so_that_names_are_the_same
     assert mounts(build_catalog([a, b], naming="collide", known=waiting)) == expected
 
 
-def test_names_are_given_anew_when_they_are_made_in_another_way_or_with_another_prefix() -> None:
+def test_another_naming_length_or_prefix_assigns_new_names() -> None:
     a, b = share("a", tool("search")), share("b", tool("search"))
     before = build_catalog([share("a"), b], naming="collide")
     assert mounts(build_catalog([a, b], naming="claude", known=before)) == {
@@ -216,7 +216,7 @@ def test_a_leaked_uri_reaches_no_server_that_merely_has_its_scheme_for_a_name() 
     assert owner(catalog, "git+https://example.org/r") == ("b", "git+https://example.org/r")
 
 
-def test_what_nobody_knows_goes_to_the_server_without_a_prefix() -> None:
+def test_an_unknown_uri_goes_to_the_server_without_a_prefix() -> None:
     catalog = build_catalog([resources("a", "file:///x"), resources("bare", prefix="")])
     assert owner(catalog, "new:thing") == ("bare", "new:thing")
 

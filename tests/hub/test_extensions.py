@@ -24,7 +24,7 @@ from sluicegate.protocol.extensions import MAX_SIZE
 from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import ClientProfile, complete
 from tests.hub.scripted import Scripted, tools
-from tests.hub.test_governor import Judge
+from tests.hub.test_governed_hub import Judge
 
 SKILLS = "io.modelcontextprotocol/skills"
 Answer = Callable[[Exchange], Awaitable[Reply]]

@@ -50,7 +50,7 @@ async def test_a_request_that_two_gateways_pass_to_each_other_is_refused_in_the_
             await first(Exchange("resources/read", {"uri": "x://nowhere"}, NOBODY))
 
 
-async def test_a_plain_server_is_told_nothing_of_hops() -> None:
+async def test_a_plain_server_gets_no_hop_count() -> None:
     asked: list[Params] = []
 
     async def server(exchange: Exchange) -> Reply:

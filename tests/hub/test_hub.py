@@ -115,7 +115,7 @@ async def test_a_server_can_come_and_go_while_others_are_used() -> None:
         assert await names(server) == ["a__greet"]
 
 
-async def test_one_that_cannot_be_connected_delays_nobody() -> None:
+async def test_a_server_that_never_connects_does_not_delay_others() -> None:
     class Never:
         @asynccontextmanager
         async def connect(self, host: object) -> AsyncGenerator[sluicegate.Server]:
@@ -132,7 +132,7 @@ async def test_one_that_cannot_be_connected_delays_nobody() -> None:
             assert (await server.call("a__greet")).text == "hello"
 
 
-async def test_instructions_of_several_are_told_apart_and_those_of_one_without_a_prefix_stay_as_they_are() -> None:
+async def test_instructions_of_several_servers_have_headings_and_those_of_one_stay_unchanged() -> None:
     async with running(Hub(), {"a": greeter(instructions="Be polite.")}, "a") as hub, client(hub) as server:
         assert server.instructions == "Be polite."
     mounts = {"a": greeter(instructions="Be polite."), "b": greeter(), "c": greeter(instructions="Be brief.")}
@@ -160,7 +160,7 @@ async def test_a_profile_shows_a_part_and_answers_for_no_more() -> None:
         ),
     ],
 )
-async def test_how_names_are_made_is_told_whether_or_not_a_server_has_instructions(naming: Naming, rule: str) -> None:
+async def test_instructions_explain_the_naming_with_and_without_those_of_servers(naming: Naming, rule: str) -> None:
     async with running(Hub(naming=naming), {"a": greeter(), "b": greeter()}) as hub, client(hub) as server:
         assert server.instructions == rule
     mounts = {"a": greeter(), "b": greeter(instructions="Be brief.")}
@@ -175,7 +175,7 @@ async def test_without_a_name_to_explain_there_are_no_instructions() -> None:
         assert server.instructions is None
 
 
-async def test_a_server_whose_prefix_is_not_its_name_is_told_with_it() -> None:
+async def test_instructions_show_a_prefix_that_differs_from_the_name_of_the_server() -> None:
     hub = Hub()
     hub.mount("Note Book", greeter(instructions="Be brief."), MountSettings(prefix="notes"))
     async with running(hub, {}), client(hub) as server:
@@ -267,7 +267,7 @@ class Strange:
                 return Result({"resultType": "complete", "content": [block], "more": {"of": "it"}})
 
 
-async def test_members_that_nobody_knows_survive_both_ways() -> None:
+async def test_unknown_members_survive_in_both_directions() -> None:
     strange = Strange()
     async with running(Hub(), {"s": MemoryUpstream(strange, era="modern")}) as hub:
         lists = await hub(Exchange("tools/list", {}, _Silent()))

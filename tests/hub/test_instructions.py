@@ -35,7 +35,7 @@ async def test_only_names_that_a_namespace_can_have_are_passed_on_t20() -> None:
     assert found["files.two.three"] == {"description": "Three."}
 
 
-async def test_no_server_describes_another_or_itself_anew() -> None:
+async def test_a_server_cannot_replace_the_description_of_any_server() -> None:
     found = await told(files={"git": "Mine.", "files": "Mine.", "": "Mine."}, git={"files": "Mine."})
     assert (found["files"]["description"], found["git"]["description"]) == ("Of files.", "Of git.")
     assert set(found) == {"files", "git", "files.git", "files.files", "git.files"}

@@ -60,7 +60,7 @@ async def test_a_large_table_beside_a_text_passes() -> None:
     assert not isinstance(reply, ErrorObject)
 
 
-def test_a_large_table_is_said_as_text_to_an_older_client_without_being_compared() -> None:
+def test_a_large_table_is_added_as_text_for_an_older_client_without_comparing_it() -> None:
     table = b',"structuredContent":{"rows":[' + b",".join([b"[1,2,3]"] * 200_000) + b"]}"
     reply = reply_for_session("tools/call", {}, Result(result(TEXT, 1, table)), REVISIONS["2025-03-26"])
     assert isinstance(reply, Result) and len(cast(list[object], opened(reply)["content"])) == 2

@@ -62,7 +62,7 @@ def says_yes(request: sluicegate.SampleRequest) -> str:
 
 @pytest.mark.parametrize("era", ["session", "modern"])
 @pytest.mark.parametrize("upstream_era", ["session", "modern"])
-async def test_a_caller_who_can_be_asked_is_asked(era: Era, upstream_era: Era) -> None:
+async def test_a_caller_with_the_capability_is_asked(era: Era, upstream_era: Era) -> None:
     async with hub_before(asking(), upstream_era) as hub, client(hub, era, is_able=True) as able:
         assert (await able.call("insist")).text == "yes"
         assert (await able.call("suggest")).text == "yes"
@@ -168,7 +168,7 @@ class Gone(Mute):
         raise AssertionError("nobody comes back")
 
 
-async def test_a_caller_who_never_comes_back_with_an_answer_keeps_no_other_call_from_being_asked() -> None:
+async def test_a_caller_that_never_answers_does_not_block_questions_of_other_calls() -> None:
     # On a pipe nothing in a question says which call it belongs to; both calls are of one caller.
     able = ClientProfile(capabilities={"sampling": {}})
     async with hub_before(asking(), "session") as hub, TaskScope() as tasks:

@@ -92,7 +92,7 @@ async def turn() -> None:
     await asyncio.sleep(0.01)  # The timers of this module are shorter.
 
 
-async def test_a_resource_is_held_once_for_all_who_listen_and_let_go_with_the_last() -> None:
+async def test_a_resource_is_subscribed_once_for_all_listeners_and_released_with_the_last() -> None:
     async with connected() as (own, server):
         assert await own.watch("x://1") and await own.watch("x://1")
         assert server.uris == [["x://1"]]
@@ -105,7 +105,7 @@ async def test_a_resource_is_held_once_for_all_who_listen_and_let_go_with_the_la
         own.unwatch("x://1")  # Who listens no more may say so twice.
 
 
-async def test_what_is_wanted_while_there_is_no_connection_is_held_on_the_next_and_told_of_on_those_after() -> None:
+async def test_a_subscription_without_a_connection_starts_on_the_next_and_reports_a_change_on_later_ones() -> None:
     own = Subscriptions()
     accepted = own.watch("x://1")
     for number in range(2):
@@ -171,7 +171,7 @@ async def test_no_more_resources_are_in_one_subscription_than_a_server_takes(mon
         ("X://gone", []),
     ],
 )
-async def test_a_change_of_what_the_server_spells_otherwise_is_told_to_those_who_may_mean_it(
+async def test_an_update_with_another_spelling_reaches_the_subscriptions_that_may_mean_it(
     named: str, subscribed: list[str]
 ) -> None:
     async with connected() as (own, server):
@@ -182,7 +182,7 @@ async def test_a_change_of_what_the_server_spells_otherwise_is_told_to_those_who
         assert sorted(server.told) == [(named, uri) for uri in subscribed]
 
 
-async def test_a_change_is_told_in_each_spelling_that_somebody_listens_to() -> None:
+async def test_an_update_is_sent_in_each_subscribed_spelling() -> None:
     async with connected() as (own, server):
         for one in [own.watch(uri) for uri in ("memo:x y", "memo:x%20y", "memo:x")]:
             assert await one
@@ -190,7 +190,7 @@ async def test_a_change_is_told_in_each_spelling_that_somebody_listens_to() -> N
         assert server.told == [("memo:x%20y", "memo:x y"), ("memo:x%20y", "memo:x%20y")]
 
 
-async def test_what_nobody_asked_for_is_told_to_nobody_and_counted_unless_there_is_one_that_it_must_be() -> None:
+async def test_an_update_of_an_unknown_resource_is_counted_unless_only_one_can_be_meant() -> None:
     async with connected() as (own, server):
         assert await own.watch("x://1")
         await server.held[0].update("urn:whatever")
@@ -262,7 +262,7 @@ async def test_a_resource_that_comes_while_the_server_has_yet_to_answer_is_asked
         assert await first and await second
 
 
-async def test_a_resource_that_was_told_of_and_is_not_any_more_is_asked_for_until_it_is() -> None:
+async def test_a_resource_that_a_new_connection_does_not_acknowledge_is_requested_again() -> None:
     own, first, second = Subscriptions(), Connected(), Connected()
     async with asyncio.timeout(10), TaskScope() as tasks, TaskScope() as others:
         own.begin(tasks, first.hold, first.heard)
@@ -371,7 +371,7 @@ def wanted_of(exchange: Exchange) -> list[object]:
     return as_array((as_object(exchange.params["notifications"]) or {}).get("resourceSubscriptions")) or []
 
 
-async def test_who_listens_to_a_resource_hears_of_it_with_a_query_once() -> None:
+async def test_an_update_with_a_query_or_fragment_reaches_a_listener_once() -> None:
     library = Library()
     async with offering(library) as (hub, tasks):
         heard = await listens(hub, tasks, "s+x://1", "s+x://2")

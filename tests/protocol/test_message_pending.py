@@ -75,7 +75,7 @@ def test_a_waiter_that_is_none_does_not_hide_its_request() -> None:
     assert pending.drain() == [None]
 
 
-def test_whoever_is_iterated_over_may_leave_meanwhile() -> None:
+def test_requests_can_be_claimed_while_pending_is_iterated() -> None:
     pending: Pending[int] = Pending()
     ids = [pending.add(n) for n in range(3)]
     for waiter in pending:

@@ -7,16 +7,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sluicegate.protocol.message import MAX_CALL, Notification, Response, Result
+from sluicegate.protocol.message import LARGE_RESULT, MAX_CALL, Notification, Response, Result, ToolText
 from sluicegate.protocol.parse_response import decode_tolerant, read_answer, read_progress
 from tests.protocol.strategies import json_objects, mutated
 
 RESULT = b'{"content":[{"type":"text","text":"hello"}]}'
+FULL_RESULT = (
+    b'{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"x","version":"1"}},'
+    b'"content":[{"type":"text","text":"a"},{"type":"text","text":""}],"structuredContent":{"a":[1]},"isError":true}'
+)
 
 
 def raw_of(result: Result) -> bytes:
-    assert isinstance(result.value, msgspec.Raw)
-    return bytes(result.value)
+    value = result.value.to_raw() if isinstance(result.value, ToolText) else result.value
+    assert isinstance(value, msgspec.Raw)
+    return bytes(value)
 
 
 def compact(value: object) -> bytes:
@@ -29,6 +34,7 @@ def compact(value: object) -> bytes:
         b'{"jsonrpc":"2.0","id":7,"result":%b}' % RESULT,
         b'{"result":%b,"jsonrpc":"2.0","id":7}' % RESULT,
         b'{"id":7,"jsonrpc":"2.0","result":%b}' % RESULT,
+        b'{"jsonrpc":"2.0","id":7,"result":%b}' % FULL_RESULT,
         b'{"jsonrpc":"2.0","id":7,"result":{"text":"gr\xc3\xbc\xc3\x9fe"}}',
         b'{"jsonrpc":"2.0","id":7,"result":{}}',
     ],
@@ -36,6 +42,44 @@ def compact(value: object) -> bytes:
 def test_an_answer_as_the_official_sdks_write_it_is_read_at_a_glance(line: bytes) -> None:
     answer = read_answer(line)
     assert answer is not None and answer[0] == 7 and raw_of(answer[1]) in line
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        RESULT,
+        FULL_RESULT,
+        b'{"content":[]}',
+        b'{"content":[],"isError":false}',
+        b'{"structuredContent":{},"content":[],"resultType":"complete"}',
+        b'{"content":[{"text":"gr\xc3\xbc\xc3\x9fe","type":"text"}]}',
+        b'{"content":[{"type":"text","text":"%b"}]}' % (b"{x}" * 300 + b"x" * LARGE_RESULT),
+    ],
+)
+def test_text_content_is_decoded_together_with_its_envelope(result: bytes) -> None:
+    answer = read_answer(b'{"jsonrpc":"2.0","id":7,"result":%b}' % result)
+    assert answer is not None and isinstance(answer[1].value, ToolText)
+    assert json.loads(raw_of(answer[1])) == json.loads(result)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        b'{"content":[],"content":[{"type":"text","text":"a"}]}',
+        b'{"content":[{"type":"text","text":"a","text":"b"}]}',
+        b'{"content":[],"isError":true,"isError":false}',
+        b'{"content":[],"is\\u0045rror":false}',
+        b'{"content": []}',
+        b'{"content":[{"type":"text","text":5}]}',
+        b'{"content":[{"type":"text","text":"a","annotations":{}}]}',
+        b'{"content":[],"structuredContent":[]}',
+        b'{"content":[],"structuredContent":{"a":%b1%b}}' % (b"[" * 100, b"]" * 100),
+        b'{"content":[%b{"type":"text","text":""}]}' % (b'{"type":"text","text":""},' * 50_000),
+    ],
+)
+def test_all_other_results_stay_raw(result: bytes) -> None:
+    answer = read_answer(b'{"jsonrpc":"2.0","id":7,"result":%b}' % result)
+    assert answer is not None and isinstance(answer[1].value, msgspec.Raw) and raw_of(answer[1]) == result
 
 
 @pytest.mark.parametrize(
@@ -69,6 +113,10 @@ def test_progress_as_the_official_sdks_write_it_is_read_at_a_glance(line: bytes)
         b'{"jsonrpc":"2.0","id":7,"result":{},"Result":{}}',
         b'{"jsonrpc":"2.0","id":8,"id":7,"result":{}}',
         b'{"jsonrpc":"2.0","id":7,"result":{"a":1},"result":{}}',
+        b'{"jsonrpc":"2.0","id":8,"id":7,"result":%b}' % RESULT,
+        b'{"jsonrpc":"2.0","id":7,"result":%b,"result":%b}' % (RESULT, RESULT),
+        b'{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"\xff"}]}}',
+        b'{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"\\ud800"}]}}',
         b'{"jsonrpc":"2.0","\\u0069d":7,"result":{}}',
         b'{"jsonrpc":"2.0","id":7,"result":{"a":NaN}}',
         b'{"jsonrpc":"2.0","id":7,"result":{"a":"\xff"}}',
@@ -122,6 +170,7 @@ def test_both_ways_agree_on_whatever_a_server_may_write(
 USUAL = [
     b'{"jsonrpc":"2.0","id":7,"result":%b}' % RESULT,
     b'{"result":%b,"jsonrpc":"2.0","id":7}' % RESULT,
+    b'{"jsonrpc":"2.0","id":7,"result":%b}' % FULL_RESULT,
     b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":7,"progress":1}}',
     b'{"method":"notifications/progress","params":{"progressToken":7,"progress":1},"jsonrpc":"2.0"}',
 ]
@@ -138,6 +187,11 @@ def both_ways_agree(line: bytes) -> None:
         message = decode_tolerant(line)
         assert isinstance(message, Response) and isinstance(message.reply, Result)
         assert message.id == answer[0]
-        assert raw_of(message.reply) == raw_of(answer[1])
+        text = message.reply.tool_text()
+        if isinstance(answer[1].value, ToolText):
+            assert text is not None and bytes(text.to_raw()) == raw_of(answer[1])
+        else:
+            assert raw_of(message.reply) == raw_of(answer[1])
+            assert text is None or not answer[1].is_other
     if params is not None:
         assert decode_tolerant(line) == Notification("notifications/progress", params)

@@ -122,7 +122,7 @@ async def test_an_update_is_sent_to_listeners_of_the_resource_and_of_its_parent(
         ("urn:x", ["urn:x", "urn:x/y"], ["urn:", "urn:xy", "urn:x:y"]),
     ],
 )
-async def test_who_listens_to_a_path_hears_of_all_that_extends_it_and_of_nothing_else(
+async def test_a_listener_of_a_path_gets_updates_of_everything_below_it_only(
     subscribed: str, told: list[str], untold: list[str]
 ) -> None:
     changes = Changes()
@@ -147,7 +147,7 @@ async def test_a_listener_of_a_parent_and_its_child_gets_one_notice_also_when_ma
     assert seen[MAX_PENDING:] == [updated("dir://a/b"), updated("dir://a")]
 
 
-async def test_who_listens_to_less_than_before_hears_no_more_of_the_rest_nor_of_what_waits_of_it() -> None:
+async def test_a_narrowed_filter_also_drops_changes_that_wait() -> None:
     changes = Changes()
     with changes.listener(Filter((TOOLS.method, PROMPTS.method), ("dir://a", "dir://b"))) as listener:
         listener.narrow(listener.filter)
@@ -319,7 +319,7 @@ def test_delayed_notices_are_sent_when_listening_ends() -> None:
     assert run_in_own_time(told_of(script, 10.2)) == [(10.0, TOOLS.method), (10.2, TOOLS.method)]
 
 
-def test_who_has_nothing_kept_back_has_no_timer() -> None:
+def test_a_listener_without_delayed_changes_has_no_timer() -> None:
     async def main() -> None:
         changes = Changes(LISTS_PACE)
         with changes.listener(Filter((TOOLS.method,))) as listener:
@@ -380,7 +380,7 @@ async def test_one_listener_subscribes_to_a_thousand_resources_and_no_more(serve
         await ask(server, "subscriptions/listen", {"notifications": {"resourceSubscriptions": [*uris, "note://x"]}})
 
 
-async def test_who_hung_up_is_forgotten(server: Server) -> None:
+async def test_a_cancelled_listener_gets_no_more_changes(server: Server) -> None:
     sink = Recorder()
     async with listening(server, ALL, sink) as task:
         task.cancel()

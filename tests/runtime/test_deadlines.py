@@ -67,7 +67,7 @@ async def test_a_sign_of_life_gives_it_its_time_again_but_not_for_ever(time: Tim
     assert its.expires > its.ends, "as whoever tells of it can see"
 
 
-async def test_nobody_looks_at_it_while_it_waits_for_our_own_side(time: Time) -> None:
+async def test_the_deadline_does_not_run_while_the_call_waits_for_our_side(time: Time) -> None:
     its = time.deadline(60)
     with its:
         its.waits = 2

@@ -54,7 +54,7 @@ async def test_a_state_alone_means_try_again(monkeypatch: pytest.MonkeyPatch) ->
     assert handler.received[1] == {"name": "t", "requestState": "later"}
 
 
-async def test_nobody_is_asked_what_they_did_not_offer() -> None:
+async def test_a_client_is_not_asked_without_the_capability() -> None:
     sink = Recorder()
     with pytest.raises(UpstreamProtocolError, match="did not declare") as problem:
         await settle(Asker(input_required(ROOTS, None)), call(sink, profile=ClientProfile()))

@@ -112,7 +112,7 @@ async def test_a_task_that_is_started_while_all_are_cancelled_is_cancelled_too()
     assert len(scope) == 0
 
 
-async def test_who_is_cancelled_while_it_waits_for_its_tasks_cancels_them_and_is_cancelled() -> None:
+async def test_a_scope_cancelled_while_it_waits_cancels_its_tasks() -> None:
     worker = Worker()
 
     async def body() -> None:
@@ -128,7 +128,7 @@ async def test_who_is_cancelled_while_it_waits_for_its_tasks_cancels_them_and_is
     assert worker.end == "cancelled"
 
 
-async def test_who_is_cancelled_in_the_body_waits_for_its_tasks_all_the_same() -> None:
+async def test_a_scope_cancelled_in_its_body_waits_for_its_tasks() -> None:
     held = asyncio.Event()
     cleaned = False
 

@@ -54,7 +54,7 @@ async def test_more_functions_than_threads_wait_their_turn_and_all_are_run() -> 
     assert results == list(range(10 * MAX_THREADS))
 
 
-async def test_who_gives_up_waiting_for_a_thread_leaves_the_turn_to_others(release: threading.Event) -> None:
+async def test_a_cancelled_wait_for_a_thread_leaves_the_turn_to_others(release: threading.Event) -> None:
     running = [asyncio.create_task(in_thread(release.wait)) for _ in range(MAX_THREADS)]
     await asyncio.sleep(0)
     waiting = [asyncio.create_task(in_thread(lambda: 1)) for _ in range(3)]

@@ -17,7 +17,7 @@ from sluicegate.protocol.message import Params, Reply
 from sluicegate.serve.client_log import records_to_clients
 from tests.cli.folders import COMMAND, folder_in
 from tests.hub.scripted import Scripted, tools
-from tests.hub.test_background_log import Stage, staged
+from tests.hub.test_unattributed import Stage, staged
 from tests.polling import until
 from tests.upstream.raw_server import Recorder
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import stat
+import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import pytest
 from sluicegate.http1 import Request, serve
 from sluicegate.store.audit_check import verify
 from sluicegate.store.audit_files import log_files
-from sluicegate.store.audit_log import open_audit_log
-from sluicegate.store.audit_writer import Journal
-from sluicegate.store.base import Row
+from sluicegate.store.audit_log import Sync, open_audit_log
+from sluicegate.store.audit_writer import AppendFile, Journal
+from sluicegate.store.base import AuditLog, Row
 from sluicegate.store.chain import split_notes
 from tests.store.stage import DAY, NOVEMBER, Clock, decision, faults, log_path, outcome, rows_in, verdicts
 
@@ -223,12 +224,16 @@ async def test_a4_rows_whose_values_were_lost_are_recorded_and_named(tmp_path: P
     assert report.notes == [f"{path.name}: a power loss took the recorded values of row 2."]
 
 
+def _skip_flush(descriptor: int) -> None:
+    pass
+
+
 @pytest.mark.parametrize("is_signed", [False, True])
 def test_a4_a_file_that_ends_at_any_byte_keeps_its_whole_rows_and_the_chain_goes_on(
     tmp_path: Path, is_signed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Signed rows are on the disk before their checkpoint, so only a disk that lies about its flushes loses them."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # It would take most of the time.
+    monkeypatch.setattr(os, "fsync", _skip_flush)  # It would take most of the time.
     journal = Journal(str(tmp_path), clock=Clock())
     journal.open([(decision("r1"), NOVEMBER), (outcome("r1"), NOVEMBER)])
     journal.close()
@@ -297,3 +302,71 @@ async def test_rows_that_json_cannot_express_do_not_keep_the_others_out(tmp_path
         await asyncio.gather(log.append(decision("r1")), log.append(bad), log.append(decision("r2")))
         assert [row.request for row in rows_in(tmp_path, "decision")] == ["r1", "r2"]
     assert [row.verdict for row in rows_in(tmp_path, "audit")][1] == "unreadable"
+
+
+# ------------------------------------------------------------------------------------------- one write for each group
+
+
+class Disk:
+    """Records what the log asks the disk to do; with `is_slow`, data reaches it only after `release`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_slow: bool = False) -> None:
+        self.steps: list[str] = []
+        self.is_syncing = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._released = threading.Event()
+        if not is_slow:
+            self.release()
+        append, sync = AppendFile.append, AppendFile.sync
+
+        def noted_append(file: AppendFile, data: bytes) -> None:
+            append(file, data)
+            self.steps.append(f"wrote {len(data.splitlines())}")
+
+        def noted_sync(file: AppendFile) -> None:
+            self._loop.call_soon_threadsafe(self.is_syncing.set)
+            assert self._released.wait(5)
+            sync(file)
+            self.steps.append("synced")
+
+        monkeypatch.setattr(AppendFile, "append", noted_append)
+        monkeypatch.setattr(AppendFile, "sync", noted_sync)
+
+    def release(self) -> None:
+        self._released.set()
+
+    async def committed(self, audit: AuditLog, *names: str) -> None:
+        """Append a row for each name, all in one turn of the loop, and record when each is acknowledged."""
+
+        async def commit(name: str) -> None:
+            await audit.append(decision(name))
+            self.steps.append(f"acknowledged {name}")
+
+        await asyncio.gather(*map(commit, names))
+
+
+@pytest.mark.parametrize("sync", ["normal", "full"])
+async def test_rows_of_one_turn_are_one_write_and_one_sync_before_any_is_acknowledged(
+    tmp_path: Path, sync: Sync, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_audit_log(str(tmp_path), sync=sync) as audit, asyncio.timeout(5):
+        disk = Disk(monkeypatch)
+        await disk.committed(audit, "a", "b", "c")
+        synced = ["synced"] if sync == "full" else []
+        assert disk.steps == ["wrote 3", *synced, "acknowledged a", "acknowledged b", "acknowledged c"]
+
+
+async def test_rows_that_come_during_a_sync_are_the_next_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_audit_log(str(tmp_path), sync="full") as audit, asyncio.timeout(5):
+        disk = Disk(monkeypatch, is_slow=True)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(disk.committed(audit, "a"))
+            await disk.is_syncing.wait()
+            tasks.create_task(disk.committed(audit, "b"))
+            await asyncio.sleep(0)
+            tasks.create_task(disk.committed(audit, "c"))
+            await asyncio.sleep(0)
+            assert disk.steps == ["wrote 1"], "acknowledged before the row is on the disk"
+            disk.release()
+        assert disk.steps[:3] == ["wrote 1", "synced", "acknowledged a"]
+        assert disk.steps[3:] == ["wrote 2", "synced", "acknowledged b", "acknowledged c"]

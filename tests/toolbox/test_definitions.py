@@ -70,7 +70,7 @@ def test_definitions_have_the_shape_of_their_api() -> None:
     }
 
 
-def test_strict_is_said_where_the_api_has_it() -> None:
+def test_definitions_have_strict_where_the_api_has_it() -> None:
     assert define([TOOL], "openai", strict=True)[TOOL.name].definition["strict"] is True
     assert "strict" not in define([TOOL], "anthropic", strict=True)[TOOL.name].definition
 
@@ -176,7 +176,7 @@ def test_news_for_others_are_words(api: str) -> None:
     assert message == {"role": "user", **({"parts": [{"text": text}]} if api == "gemini" else {"content": text})}
 
 
-def test_of_very_many_new_tools_only_the_names_are_told() -> None:
+def test_news_about_very_many_new_tools_has_only_their_names() -> None:
     schema: Params = {"type": "object"}
     many = [Tool(name=f"now{number}", description="x" * 100, input_schema=schema) for number in range(300)]
     (message,) = news("openai", define([TOOL], "openai"), define([TOOL, *many], "openai"))

@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 
 from sluicegate import Allow, Deny
+from sluicegate.gate.limits import RateLimits
 from sluicegate.gate.policy import Rules
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.protocol.canonical_json import canonical_json
@@ -225,7 +226,8 @@ async def test_rules_that_change_during_the_question_void_the_answer(
 ) -> None:
     def decide(ask: PermissionRequest) -> Allow:
         rules = PolicyConfig((Rule(Permission(tool=NAME, action="deny"), "new"),))
-        box.gateway.governance.policy.rules = Rules(rules)
+        governance = box.gateway.governance
+        governance.adjust(Rules(rules), RateLimits(), {}, governance.approvals.settings, None)
         return Allow(remember="always")
 
     async with folder.load(write, on_permission=decide) as box:

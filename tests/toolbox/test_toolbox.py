@@ -152,7 +152,7 @@ async def test_definitions_are_in_order_and_the_same_bytes_until_refresh(folder:
         assert names(box.definitions("anthropic"))[1] == "mcp__zoo__bear"
 
 
-async def test_a_new_tool_can_be_called_before_the_model_was_told(folder: Folder) -> None:
+async def test_a_new_tool_can_be_called_before_the_news_about_it_is_read(folder: Folder) -> None:
     zoo = server("zoo", "lion")
     async with asyncio.timeout(30), folder.load(zoo, on_permission="allow") as box:
         box.definitions("openai", strict=True)

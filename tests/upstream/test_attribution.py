@@ -202,7 +202,7 @@ async def test_the_question_of_a_call_that_has_its_result_is_anothers(is_shown: 
         assert await at.heard() == ("a", "p1")
 
 
-async def test_who_answers_after_its_own_call_has_its_result_is_heard() -> None:
+async def test_an_answer_after_the_result_of_its_own_call_still_reaches_the_server() -> None:
     async with scene() as at:
         first, second = await at.begin(), await at.begin()
         at.say(*at.ask("a"))

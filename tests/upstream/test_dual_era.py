@@ -246,7 +246,7 @@ async def test_a_server_that_had_no_time_for_a_session_is_asked_again(monkeypatc
 
 
 @pytest.mark.parametrize("era", ["modern", "session"])
-async def test_who_says_an_era_in_the_configuration_gets_it_for_all(era: str) -> None:
+async def test_a_configured_era_is_used_for_all_clients(era: str) -> None:
     dual = Dual()
     async with mounted(dual, era=era) as (hub, _):
         assert [await call(hub, profile=profile) for profile in (OLDER, NEWER)] == [era, era]

@@ -400,7 +400,7 @@ async def unreachable(upstream: HttpUpstream) -> str:
     return str(caught.value)
 
 
-async def test_nobody_listening_is_unavailable_and_nothing_was_sent() -> None:
+async def test_a_port_without_a_listener_is_unavailable_and_nothing_was_sent() -> None:
     with taken_port() as port:
         with pytest.raises(UpstreamUnavailable) as caught:
             async with connect(f"http://127.0.0.1:{port}/secret?key=secret"):
@@ -837,7 +837,9 @@ async def test_a_server_cannot_put_off_the_rest_of_its_answer_for_days(monkeypat
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
-async def test_who_waits_is_let_go_with_us_when_the_server_ends_the_stream_but_not_when_it_is_cut(is_cut: bool) -> None:
+async def test_the_response_to_the_client_ends_early_when_the_server_ends_the_stream_but_not_when_it_is_cut(
+    is_cut: bool,
+) -> None:
     async def handle(asked: Asked) -> None:
         asked.stream()
         if asked.method == "POST":

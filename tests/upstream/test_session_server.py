@@ -34,7 +34,7 @@ async def test_the_log_level_is_the_lowest_that_a_waiting_caller_wants() -> None
         assert await told(table) == "error"
 
 
-async def test_who_comes_while_a_more_curious_one_is_still_telling_its_level_does_not_undo_it() -> None:
+async def test_a_later_call_does_not_undo_a_lower_log_level_that_is_being_set() -> None:
     async with session_bench() as table:
         curious = table.start(exchange(log_level="debug"))
         setting = await table.server.next("logging/setLevel")

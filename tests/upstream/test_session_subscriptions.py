@@ -121,7 +121,7 @@ def listen(connection: Connection, tasks: TaskScope, *uris: str, key: object = "
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3, 10])
-async def test_who_comes_as_the_last_one_leaves_is_subscribed_after_that_ones_end(turns: int) -> None:
+async def test_a_listener_that_comes_as_the_last_one_leaves_is_subscribed_afterwards(turns: int) -> None:
     library = Library()
     async with connected(library) as connection, TaskScope() as tasks:
         await listen(connection, tasks, "x://1", key="first").heard.wait()

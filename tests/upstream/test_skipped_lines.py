@@ -7,7 +7,7 @@ import pytest
 
 from sluicegate.upstream import server_messages
 from sluicegate.upstream.redact import Redactor
-from sluicegate.upstream.skipped_lines import SkippedLines
+from sluicegate.upstream.server_messages import SkippedLines
 
 
 def test_the_first_five_a_minute_are_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

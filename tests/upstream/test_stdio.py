@@ -317,7 +317,7 @@ async def test_a_server_that_dies_in_the_middle_of_a_line_is_reported_as_dead(
             await hanging
 
 
-async def test_who_asks_a_dying_server_learns_that_nothing_was_delivered(world: World) -> None:
+async def test_a_call_to_a_dying_server_reports_that_nothing_was_delivered(world: World) -> None:
     """From the first sign of death to its certainty there is a moment, in which the server can be asked no more."""
     async with world.connect() as client:
         dying = asyncio.ensure_future(client.call("close", fd=0))

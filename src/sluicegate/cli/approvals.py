@@ -37,6 +37,9 @@ RETRY_AFTER: Final = 0.2
 def approvals(watch: bool, link: bool, as_json: bool, folder: str | None) -> None:
     """Show the calls that wait for approval.
 
+    The gateway that runs for this folder is asked; if none runs, the record of the folder is read, where gateways that
+    clients started for themselves put their questions.
+
     A call waits if a rule says "ask". Everything about it is shown, with invisible characters named. The first answer
     counts, wherever it is given: here, on the page, or in the client that made the call.
 

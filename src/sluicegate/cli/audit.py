@@ -1,54 +1,37 @@
-"""`sluicegate audit`: reads, verifies and exports the record of all calls. It needs no running gateway."""
+"""`sluicegate audit`: reads, verifies and exports the record of all calls.
 
-import asyncio
+`list`, `tail`, `show` and `stats` ask the gateway that runs for the folder; without one they read the files. `export`,
+`verify`, `prove` and `erase` always work on the files.
+"""
+
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec
 
 import click
 import msgspec
 
-from sluicegate.cli.command import Failure, Group, NotStarted, confirmed, places_of, with_places
-from sluicegate.cli.configuration import loaded_from, show_problems
+from sluicegate.cli.audit_reading import LogChoice, LogFiles, OpenLog, follow, opened_log, recorded_filter
+from sluicegate.cli.command import Failure, Group, confirmed, places_of, with_places
+from sluicegate.cli.gateway_client import result_of
 from sluicegate.cli.output import counted, say, show_json, show_json_line, show_rows
-from sluicegate.config.paths import audit_folder
+from sluicegate.control.audit_operations import AuditOperations
 from sluicegate.store.audit_check import erase as erase_values
 from sluicegate.store.audit_check import prove as prove_request
 from sluicegate.store.audit_check import verify as verify_log
-from sluicegate.store.audit_files import log_files
 from sluicegate.store.audit_index import open_audit_reader
-from sluicegate.store.base import AuditFilter, AuditReader, AuditRow
+from sluicegate.store.base import AuditFilter, AuditRow
 from sluicegate.store.chain import Verifier
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
-_POLL: Final = 0.5
-_PAGE: Final = 5000
 _SECOND: Final = 1_000_000_000
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _HEAD: Final = ("time", "kind", "caller", "server", "name", "verdict", "ms", "request")
-
-
-class Log(msgspec.Struct, frozen=True):
-    """The log that a command is about."""
-
-    folder: str
-    anchors: tuple[str, ...] = ()
-    keys: Mapping[str, str] = {}
-    """The keys of servers, under which they are recorded, by their keys, names and prefixes."""
-
-    def recorded(self, where: AuditFilter) -> AuditFilter:
-        """The conditions with the keys of servers in place of their names and prefixes."""
-        prefix, rest = (where.name or "").removeprefix("mcp__").partition("__")[::2]
-        return msgspec.structs.replace(
-            where,
-            server=None if where.server is None else self.keys.get(where.server, where.server),
-            name=f"{self.keys[prefix]}__{rest}" if rest and prefix in self.keys else where.name,
-        )
 
 
 def moment(text: str) -> int:
@@ -58,7 +41,7 @@ def moment(text: str) -> int:
     try:
         date = datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no time; write 2026-11-30, 2026-11-30T12:00, 2h or 7d.") from None
+        raise click.BadParameter(f"{text!r} is not a time; use 2026-11-30, 2026-11-30T12:00, 2h or 7d.") from None
     return int((date if date.tzinfo else date.astimezone()).timestamp()) * _SECOND
 
 
@@ -78,44 +61,6 @@ _FILTERS: Final = (
 )
 
 
-class Reading:
-    """Reads a log in a command, which has no event loop of its own."""
-
-    def __init__(self, folder: str) -> None:
-        self._indexed = open_audit_reader(folder)
-        self.reader: AuditReader = self._indexed
-        self._runner = asyncio.Runner()
-
-    def __enter__(self) -> "Reading":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._runner.close()
-        self._indexed.close()
-
-    def wait(self, result: Awaitable[T]) -> T:
-        """A result of the reader; the command fails if the log cannot be read."""
-
-        async def awaited() -> T:
-            return await result
-
-        try:
-            return self._runner.run(awaited())
-        except OSError as problem:
-            raise Failure(f"the audit log cannot be read: {problem}.") from None
-
-
-def recorded_rows(folder: str, where: AuditFilter, problems: list[str]) -> Iterator[AuditRow]:
-    """The rows of a log that match, the oldest first. `problems` gets a sentence for each part that cannot be read."""
-    with Reading(folder) as log_rows:
-        page = log_rows.wait(log_rows.reader.rows(where, limit=_PAGE))
-        yield from page.rows
-        while page.has_more:
-            page = log_rows.wait(log_rows.reader.rows(where, after=page.position, limit=_PAGE))
-            yield from page.rows
-        problems += page.problems
-
-
 def _with_filters(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command an `AuditFilter`, made of its options."""
 
@@ -129,40 +74,37 @@ def _with_filters(command: Callable[..., Any]) -> Callable[..., Any]:
     return filtered
 
 
-def _with_log(command: Callable[Concatenate[Log, P], object]) -> Callable[..., Any]:
-    """Give a command the log that its options select."""
+def _with_log(command: Callable[Concatenate[LogChoice, P], object]) -> Callable[..., Any]:
+    """Give a command the log that its options select: the running gateway reads it, if there is one."""
 
     @wraps(command)
-    def opened(
-        config: str | None, folder: str | None, audit_folder_: str | None, *args: P.args, **kwargs: P.kwargs
+    def chosen(
+        config: str | None, folder: str | None, audit_folder: str | None, *args: P.args, **kwargs: P.kwargs
     ) -> object:
-        log = Log(audit_folder_) if audit_folder_ is not None else _configured(config, folder)
-        if not log_files(log.folder):
-            raise Failure(f"there is no audit log in {log.folder}.")
-        if isinstance(where := kwargs.get("where"), AuditFilter):
-            kwargs["where"] = log.recorded(where)
-        return command(log, *args, **kwargs)
+        return command(LogChoice(places_of(config, folder), audit_folder), *args, **kwargs)
 
     given = click.option(
         "--audit-folder",
-        "audit_folder_",
         type=click.Path(exists=True, file_okay=False),
-        help="Read this log instead of that of the gateway's folder.",
+        help="Read the files of this log instead of that of the gateway's folder.",
     )
-    return with_places(given(opened))
+    return with_places(given(chosen))
 
 
-def _configured(config: str | None, folder: str | None) -> Log:
-    places = places_of(config, folder)
-    loaded = loaded_from(places)
-    if loaded.config is None:
-        show_problems(loaded.problems, notes=False)
-        raise NotStarted("the configuration has errors, so the folder of the log is not known; give --audit-folder.")
-    # A key stands for its own server, whatever others are called; a name counts more than a prefix.
-    servers = loaded.config.servers.values()
-    keys = {server.prefix: server.key for server in servers if server.prefix}
-    keys |= {server.name: server.key for server in servers} | {server.key: server.key for server in servers}
-    return Log(audit_folder(loaded.config, places.environ), loaded.config.audit.anchors, keys)
+def _with_files(command: Callable[Concatenate[LogFiles, P], object]) -> Callable[..., Any]:
+    """Give a command the files of the log that its options select, whether or not a gateway runs.
+
+    What is proven must not depend on what a gateway says about its own log.
+    """
+
+    @wraps(command)
+    def chosen(log: LogChoice, *args: P.args, **kwargs: P.kwargs) -> object:
+        files = log.files()
+        if isinstance(where := kwargs.get("where"), AuditFilter):
+            kwargs["where"] = recorded_filter(where, files.keys)
+        return command(files, *args, **kwargs)
+
+    return _with_log(chosen)
 
 
 @click.group(cls=Group)
@@ -170,7 +112,9 @@ def audit() -> None:
     """Read, verify and export the record of all calls.
 
     Each call has two rows: the decision before it leaves for the server, and the outcome before its answer is sent.
-    Values of arguments are recorded only where a rule says so.
+    Values of arguments are recorded only where a rule says so. list, tail, show and stats ask the gateway that runs for
+    this folder, and read the files if none runs, or with --config or --audit-folder. The other commands always use the
+    files.
 
     \b
     Examples:
@@ -191,7 +135,7 @@ def audit() -> None:
 @click.option("--last", "-n", type=click.IntRange(0), default=None, metavar="N", help="Only the last N rows.")
 @_with_filters
 @_with_log
-def list_(log: Log, where: AuditFilter, as_json: bool, last: int | None) -> None:
+def list_(log: LogChoice, where: AuditFilter, as_json: bool, last: int | None) -> None:
     """List rows, the oldest first.
 
     Without a terminal, a row is a line with tabs between time, kind, caller, server, name, verdict, milliseconds and
@@ -203,14 +147,21 @@ def list_(log: Log, where: AuditFilter, as_json: bool, last: int | None) -> None
       sluicegate audit list --tool github__delete_repo
       sluicegate audit list --kind decision --verdict deny --json
     """
+    result_of(_list(log, where, as_json, last))
+
+
+async def _list(choice: LogChoice, where: AuditFilter, as_json: bool, last: int | None) -> None:
+    shown = _Shown(as_json)
     with _reporting() as problems:
-        if last is None:
-            rows = recorded_rows(log.folder, where, problems)
-        else:
-            with Reading(log.folder) as log_rows:
-                page = log_rows.wait(log_rows.reader.last(where, limit=last))
-            rows, problems[:] = page.rows, page.problems
-        if not _show(rows, as_json=as_json) and last != 0:
+        async with opened_log(choice) as log:
+            if last is None:
+                page = await log.read(where, shown.add)
+            else:
+                page = await log.last(where, last)
+                shown.add(page.rows)
+        problems += page.problems
+        shown.print()
+        if not shown.has_rows and last != 0:
             say("no rows match.")
 
 
@@ -220,7 +171,7 @@ def list_(log: Log, where: AuditFilter, as_json: bool, last: int | None) -> None
 @click.option("--last", "-n", type=click.IntRange(0), default=20, metavar="N", help="How many rows; 20 by default.")
 @_with_filters
 @_with_log
-def tail(log: Log, where: AuditFilter, as_json: bool, follow: bool, last: int) -> None:
+def tail(log: LogChoice, where: AuditFilter, as_json: bool, follow: bool, last: int) -> None:
     """Print the last rows, and new ones as they come.
 
     \b
@@ -228,33 +179,45 @@ def tail(log: Log, where: AuditFilter, as_json: bool, follow: bool, last: int) -
       sluicegate audit tail --follow
       sluicegate audit tail -n 5 --verdict error
     """
-    with Reading(log.folder) as log_rows:
-        with _reporting() as problems:
-            page = log_rows.wait(log_rows.reader.last(where, limit=last))
-            problems += page.problems
-            has_shown = _show(page.rows, as_json=as_json)
-            if not has_shown and last:
-                say("no rows match yet." if follow else "no rows match.")
-        while follow:
-            if not page.has_more:
-                time.sleep(_POLL)
-            page = log_rows.wait(log_rows.reader.rows(where, after=page.position))
-            has_shown |= _show(page.rows, as_json=as_json, is_continued=has_shown)
+    result_of(_tail(log, where, as_json, follow, last))
+
+
+async def _tail(choice: LogChoice, where: AuditFilter, as_json: bool, is_followed: bool, last: int) -> None:
+    shown = _Shown(as_json)
+    with _reporting() as problems:
+        async with opened_log(choice) as log:
+            page = await log.last(where, last)
+        problems += page.problems
+        shown.add(page.rows)
+        shown.print()
+        if not shown.has_rows and last:
+            say("no rows match yet." if is_followed else "no rows match.")
+
+    def show_more(rows: list[AuditRow]) -> None:
+        shown.add(rows)
+        shown.print()
+
+    if is_followed:
+        await follow(choice, where, page.position, show_more)
 
 
 @audit.command()
 @click.argument("request")
 @_with_log
-def show(log: Log, request: str) -> None:
+def show(log: LogChoice, request: str) -> None:
     """Show all rows of a request as JSON, with the values that were recorded.
 
     \b
     Examples:
       sluicegate audit show 1911f0a2b3c4d-0011223344
     """
+    result_of(_show_request(log, request))
+
+
+async def _show_request(choice: LogChoice, request: str) -> None:
     with _reporting() as problems:
-        with Reading(log.folder) as log_rows:
-            found = log_rows.wait(log_rows.reader.request(request))
+        async with opened_log(choice) as log:
+            found = await log.operations.audit_request(request)
         problems += found.problems
         if not found.rows:
             raise Failure(f"the log has no request {request}.")
@@ -266,23 +229,35 @@ def show(log: Log, request: str) -> None:
 
 @audit.command()
 @_with_filters
-@_with_log
-def export(log: Log, where: AuditFilter) -> None:
+@_with_files
+def export(log: LogFiles, where: AuditFilter) -> None:
     """Print all rows as JSON, one per line, with their hashes.
+
+    It reads the files, also while a gateway runs.
 
     \b
     Examples:
       sluicegate audit export --since 2026-11-01 > november.jsonl
     """
     with _reporting() as problems:
-        _show(recorded_rows(log.folder, where, problems), as_json=True)
+        problems += _read_files(log, where, _Shown(as_json=True).add)
+
+
+def _read_files(log: LogFiles, where: AuditFilter, use: Callable[[list[AuditRow]], object]) -> list[str]:
+    """Call `use` with the rows of the files that match. Returns a sentence for each part that cannot be read."""
+
+    async def read() -> list[str]:
+        with closing(open_audit_reader(log.folder)) as reader:
+            return (await OpenLog(AuditOperations(lambda: reader), {}).read(where, use)).problems
+
+    return result_of(read())
 
 
 @audit.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_with_filters
 @_with_log
-def stats(log: Log, where: AuditFilter, as_json: bool) -> None:
+def stats(log: LogChoice, where: AuditFilter, as_json: bool) -> None:
     """Count the calls of each tool, how they ended and how long they took.
 
     \b
@@ -290,9 +265,13 @@ def stats(log: Log, where: AuditFilter, as_json: bool) -> None:
       sluicegate audit stats --since 24h
       sluicegate audit stats --server files --json
     """
+    result_of(_show_stats(log, where, as_json))
+
+
+async def _show_stats(choice: LogChoice, where: AuditFilter, as_json: bool) -> None:
     with _reporting() as problems:
-        with Reading(log.folder) as log_rows:
-            found = log_rows.wait(log_rows.reader.stats(where))
+        async with opened_log(choice) as log:
+            found = await log.operations.audit_stats(log.filter(where))
         problems += found.problems
         if as_json:
             show_json(found.calls)
@@ -321,9 +300,11 @@ def stats(log: Log, where: AuditFilter, as_json: bool) -> None:
               help="A copy of the checkpoints to compare with, besides those of [audit] anchors.")  # fmt: skip
 @click.option("--key", metavar="KEY", help="The public key that you noted, instead of signing.pub of the folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@_with_log
-def verify(log: Log, anchors: tuple[str, ...], key: str | None, as_json: bool) -> None:
+@_with_files
+def verify(log: LogFiles, anchors: tuple[str, ...], key: str | None, as_json: bool) -> None:
     """Check that no row was changed, removed or added, and name the first bad one.
+
+    It reads the files, also while a gateway runs: the result does not depend on what that gateway reports.
 
     Rows after the last checkpoint can be cut off without a trace; a checkpoint is written every 1,000 rows or 60
     seconds. The owner of the machine has the signing key: only copies elsewhere (--anchor) show that history was
@@ -361,12 +342,12 @@ def verify(log: Log, anchors: tuple[str, ...], key: str | None, as_json: bool) -
 
 @audit.command()
 @click.argument("request")
-@_with_log
-def prove(log: Log, request: str) -> None:
+@_with_files
+def prove(log: LogFiles, request: str) -> None:
     """Print a proof that a request is in the log, as JSON.
 
-    It shows the rows of this request and no other, and leads to a signed checkpoint. examples/verify_proof.py checks it
-    without sluicegate.
+    It reads the files, also while a gateway runs. The proof shows the rows of this request and no other, and leads to a
+    signed checkpoint. examples/verify_proof.py checks it without sluicegate.
 
     \b
     Examples:
@@ -386,12 +367,12 @@ def prove(log: Log, request: str) -> None:
 @click.argument("request", required=False)
 @click.option("--yes", "is_yes", is_flag=True, help="Do not ask.")
 @_with_filters
-@_with_log
-def erase(log: Log, where: AuditFilter, request: str | None, is_yes: bool) -> None:
+@_with_files
+def erase(log: LogFiles, where: AuditFilter, request: str | None, is_yes: bool) -> None:
     """Erase recorded values of a request, or of all rows that the options select.
 
-    The rows stay, with a digest from which the values cannot be guessed, so that the log remains valid. A new row says
-    what was erased.
+    It changes the files, also while a gateway runs. The rows stay, with a digest from which the values cannot be
+    guessed, so that the log remains valid. A new row says what was erased.
 
     \b
     Examples:
@@ -404,10 +385,14 @@ def erase(log: Log, where: AuditFilter, request: str | None, is_yes: bool) -> No
         raise click.UsageError("Say which values: give a request, or options such as --caller or --until.")
     if not confirmed("Erase these values for good?", is_yes=is_yes):
         raise Failure("nothing was erased; confirm it, or give --yes.")
+    selected: list[tuple[int, int]] = []
+
+    def select(rows: list[AuditRow]) -> None:
+        selected.extend((row.writer, row.seq) for row in rows if "values" in row.body)
+
+    problems = _read_files(log, where, select)
     try:
-        problems: list[str] = []
-        rows = recorded_rows(log.folder, where, problems)
-        number = erase_values(log.folder, [(row.writer, row.seq) for row in rows if "values" in row.body])
+        number = erase_values(log.folder, selected)
     except (OSError, ValueError) as problem:
         raise Failure(f"the values could not be erased: {problem}.") from None
     say(f"erased the values of {counted(number, 'row')}.")
@@ -437,18 +422,30 @@ def _literal(text: str) -> str:
     return re.sub(r"([*?\[])", r"[\1]", text)
 
 
-def _show(rows: Iterable[AuditRow], *, as_json: bool, is_continued: bool = False) -> bool:
-    """Print rows; whether there are any."""
-    if as_json:
-        has_rows = False
+class _Shown:
+    """Prints rows: JSON lines at once, and a table when all of its rows are known."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.has_rows = False
+        self._as_json = as_json
+        self._cells: list[list[str]] = []
+        self._has_head = False
+
+    def add(self, rows: Iterable[AuditRow]) -> None:
+        """Take more rows."""
         for row in rows:
-            has_rows = True
-            show_json_line(_as_json(row))
-        return has_rows
-    cells = list(map(_cells, rows))
-    if cells:
-        show_rows(_HEAD, cells, numbers=("ms",), is_continued=is_continued, is_dense=True)
-    return bool(cells)
+            self.has_rows = True
+            if self._as_json:
+                show_json_line(_as_json(row))
+            else:
+                self._cells.append(_cells(row))
+
+    def print(self) -> None:
+        """Print the table of the rows that were added since the last one; only the first table has a head."""
+        if self._cells:
+            show_rows(_HEAD, self._cells, numbers=("ms",), is_continued=self._has_head, is_dense=True)
+            self._has_head = True
+            self._cells = []
 
 
 def _as_json(row: AuditRow) -> dict[str, object]:

@@ -25,7 +25,8 @@ from sluicegate.client.events import OnLog
 from sluicegate.client.handlers import Elicit
 from sluicegate.config.model import GatewayConfig
 from sluicegate.config.paths import Places, control_socket
-from sluicegate.control.reports import DecidedQuestion, GatewayReport, Kind, OfferedItem, OwnTools, hub_socket
+from sluicegate.control.audit_operations import MAX_ROWS
+from sluicegate.control.reports import LOG_WAIT, DecidedQuestion, GatewayReport, Kind, OfferedItem, OwnTools, hub_socket
 from sluicegate.errors import (
     RpcError,
     SluicegateError,
@@ -38,7 +39,16 @@ from sluicegate.gateway.server_logs import LogLine
 from sluicegate.gateway.status import ServerStatus
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.protocol.types import ToolResult
-from sluicegate.store.base import Approval, ApprovalAnswer, Grant, Pin
+from sluicegate.store.base import (
+    Approval,
+    ApprovalAnswer,
+    AuditFilter,
+    AuditPage,
+    AuditRequest,
+    AuditStats,
+    Grant,
+    Pin,
+)
 from sluicegate.text.globs import name_matches
 from sluicegate.text.similar import close_matches
 from sluicegate.upstream.duplex import SocketUpstream
@@ -53,7 +63,10 @@ OPEN_TIMEOUT: Final = 3.0
 CONTROL_TIMEOUT: Final = 5.0
 """Seconds for a control request; a report may be long."""
 MAX_CALL: Final = 86_400.0
-"""Seconds that a command waits for a call: the gateway limits calls, and the user can press Ctrl+C."""
+"""Seconds that a command waits for a call: the gateway limits calls, and the user can press Ctrl+C.
+
+It is also the limit for operations that wait, and for reads of the audit log, whose index may have to be built first.
+"""
 _CREDENTIALS: Final = struct.Struct("iII")
 """Process, user and group of the peer of a Unix socket, as Linux reports them."""
 
@@ -122,6 +135,11 @@ class GatewayClient:
         """The last lines that a server wrote, or all servers; only those after the line of this number."""
         return await self._items("logs", {"name": server, "after": after}, LogLine)
 
+    async def wait_logs(self, server: str = "", *, after: int = 0) -> list[LogLine]:
+        """The lines after the line of this number, as soon as there is one; none if none came for a while."""
+        arguments: Params = {"name": server, "after": after}
+        return await self._items("wait_logs", arguments, LogLine, timeout=LOG_WAIT + CONTROL_TIMEOUT)
+
     async def restart(self, server: str) -> None:
         await self._call("restart", {"name": server, "by": getpass.getuser()})
 
@@ -163,6 +181,22 @@ class GatewayClient:
         arguments: Params = {"server": server, "kind": kind, "name": name, "hash": hash, "by": by}
         return (await self._ask("approve_pin", arguments, dict[str, bool]))["done"]
 
+    # --------------------------------------------------------------------- audit log, named as in `AuditOperations`
+
+    async def audit_rows(self, where: AuditFilter, *, after: str = "", limit: int = MAX_ROWS) -> AuditPage:
+        arguments: Params = {"where": msgspec.to_builtins(where), "after": after, "limit": limit}
+        return await self._ask("audit_rows", arguments, AuditPage, timeout=MAX_CALL)
+
+    async def audit_last(self, where: AuditFilter, *, limit: int = 20) -> AuditPage:
+        arguments: Params = {"where": msgspec.to_builtins(where), "limit": limit}
+        return await self._ask("audit_last", arguments, AuditPage, timeout=MAX_CALL)
+
+    async def audit_stats(self, where: AuditFilter) -> AuditStats:
+        return await self._ask("audit_stats", {"where": msgspec.to_builtins(where)}, AuditStats, timeout=MAX_CALL)
+
+    async def audit_request(self, request: str) -> AuditRequest:
+        return await self._ask("audit_request", {"request": request}, AuditRequest, timeout=MAX_CALL)
+
     # ---------------------------------------------------------------------------------------------------- servers
 
     async def server(self, name: str) -> ServerStatus:
@@ -178,8 +212,14 @@ class GatewayClient:
                     return server
         raise Failure(unknown("server", name, [server.name for server in servers]))
 
-    async def _ask(self, tool: str, arguments: Params, kind: type[T]) -> T:
-        return msgspec.convert((await self._call(tool, arguments)).structured_content, kind)
+    async def _ask(
+        self,
+        tool: str,
+        arguments: Params,
+        kind: type[T],
+        timeout: float = CONTROL_TIMEOUT,  # noqa: ASYNC109
+    ) -> T:
+        return msgspec.convert((await self._call(tool, arguments, timeout)).structured_content, kind)
 
     async def _items(
         self,

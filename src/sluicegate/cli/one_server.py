@@ -13,7 +13,6 @@ from sluicegate.config.paths import Places
 from sluicegate.gateway.server_logs import LogLine
 from sluicegate.gateway.status import ServerStatus
 
-_LOG_POLL: Final = 0.5
 _WHY_NOTHING: Final = {
     "http": "runs at a URL, so the gateway has no log of it; look at the place where it runs",
     "python": "runs inside the gateway, so its output is on the gateway's own terminal",
@@ -22,6 +21,7 @@ _WHY_NOTHING: Final = {
 """Why a server that is not a process has no log, by its kind."""
 _LINE_FIELDS: Final = ("at", "server", "is_stdout", "text")
 _RESTART_POLL: Final = 0.1
+"""Seconds between two looks at a server that restarts: for a minute at most, and only while the command runs."""
 _RESTART_TIMEOUT: Final = 60.0
 _ROUNDING: Final = 0.05
 
@@ -67,8 +67,7 @@ async def _print_log(places: Places, name: str, follow: bool, most: int | None, 
             say("lines with (stdout) are no MCP messages and were skipped; make the server print them to stderr.")
         last = found[-1].number if found else 0
         while follow:
-            await asyncio.sleep(_LOG_POLL)
-            found = await gateway.logs(name, after=last)
+            found = await gateway.wait_logs(name, after=last)
             _show_lines(found, as_json, with_server=not name)
             last = found[-1].number if found else last
     return 0

@@ -1,17 +1,20 @@
-"""Approvals, grants and pins for commands: the gateway of the folder decides; without one, its files are used."""
+"""Approvals, grants and pins for commands: the gateway of the folder decides; without one, its files are used.
+
+`gateway_or` makes this choice, for the audit log too (`audit_reading`).
+"""
 
 import asyncio
 import getpass
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from typing import Final, TypeVar
 
 from sluicegate.cli.command import Failure
 from sluicegate.cli.gateway_client import GatewayClient, result_of, running_gateway
 from sluicegate.config.paths import Places, state_file
 from sluicegate.control.folder_operations import FolderOperations
-from sluicegate.errors import RpcError, StateUnavailable, UpstreamUnavailable
+from sluicegate.errors import AuditUnavailable, RpcError, StateUnavailable, UpstreamUnavailable
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.store.base import Decisions
 from sluicegate.store.memory_decisions import MemoryDecisions
@@ -32,14 +35,23 @@ async def operations_of(places: Places, *, waits: bool = False) -> AsyncGenerato
     Raises:
         Failure: the record cannot be used, or the gateway does not answer.
     """
+    async with gateway_or(places, lambda: _in_files(places, waits)) as operations:
+        yield operations
+
+
+@asynccontextmanager
+async def gateway_or(
+    places: Places, open_files: Callable[[], AbstractAsyncContextManager[T]]
+) -> AsyncGenerator[GatewayClient | T]:
+    """The gateway that runs for the folder; without one, what `open_files` opens. Raises as `operations_of` does."""
     async with AsyncExitStack() as stack:
         try:
             operations = await stack.enter_async_context(running_gateway(places, has_hub=False))
         except UpstreamUnavailable:
-            operations = await stack.enter_async_context(_in_files(places, waits))
+            operations = await stack.enter_async_context(open_files())
         try:
             yield operations
-        except StateUnavailable as problem:
+        except AuditUnavailable as problem:  # Of the audit log, or of the record of decisions.
             raise Failure(problem.message) from None
         except RpcError as problem:
             raise Failure(f"the gateway of this folder has another version; restart it ({problem}).") from None

@@ -81,7 +81,8 @@ def explain(
 ) -> None:
     """Show which rule decides about a call, and why the rules before it do not.
 
-    TOOL is mcp__SERVER__TOOL, SERVER__TOOL or NAMESPACE.METHOD; with --kind, a prompt, or SERVER__URI of a resource.
+    The rules are those of the files, also while a gateway runs. TOOL is mcp__SERVER__TOOL, SERVER__TOOL or
+    NAMESPACE.METHOD; with --kind, a prompt, or SERVER__URI of a resource.
 
     \b
     Examples:

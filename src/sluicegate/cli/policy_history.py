@@ -1,20 +1,22 @@
-"""`sluicegate policy suggest` and `replay`: rules and the calls that the audit log has recorded."""
+"""`sluicegate policy suggest` and `replay`: rules and the calls that the audit log has recorded.
 
-from collections.abc import Iterator
+The running gateway of the folder is asked for the rows; without one, the files are read.
+"""
+
+from collections.abc import Callable
 
 import click
 
-from sluicegate.cli.audit import moment, recorded_rows
-from sluicegate.cli.command import Failure, NotStarted, places_of, with_places
-from sluicegate.cli.configuration import loaded_from, show_problems
+from sluicegate.cli.audit import moment
+from sluicegate.cli.audit_reading import LogChoice, opened_log
+from sluicegate.cli.command import NotStarted, places_of, with_places
 from sluicegate.cli.files import text_of
+from sluicegate.cli.gateway_client import result_of
 from sluicegate.cli.output import counted, one_line, say, show_json, show_rows, tell
-from sluicegate.config.paths import audit_folder
 from sluicegate.config.settings_toml import read_settings, rules_of
-from sluicegate.gate.history import differences, suggestions
+from sluicegate.gate.history import Replay, SuccessfulCalls
 from sluicegate.gate.policy import Rules
 from sluicegate.gate.rules import policy_of, to_toml
-from sluicegate.store.audit_files import log_files
 from sluicegate.store.base import AuditFilter, AuditRow
 
 _with_since = click.option(
@@ -29,6 +31,8 @@ _with_since = click.option(
 def suggest(since: int | None, as_json: bool, config: str | None, folder: str | None) -> None:
     """Print rules that allow the calls which the audit log has recorded.
 
+    The gateway that runs for this folder is asked for them; if none runs, the files are read.
+
     There is a rule for each tool, prompt and resource of which a call succeeded, the most used first. What was refused
     is left out. Read them before you use them: that something was called does not mean that it should be.
 
@@ -37,9 +41,11 @@ def suggest(since: int | None, as_json: bool, config: str | None, folder: str | 
       sluicegate policy suggest --since 7d
       sluicegate policy suggest > rules.toml
 
-    Exit status: 0 printed, 1 there is no audit log, 3 the configuration has errors
+    Exit status: 0 printed, 1 there is no audit log, 3 no gateway runs and the configuration has errors
     """
-    found = suggestions(_recorded(config, folder, since))
+    calls = SuccessfulCalls()
+    _read(config, folder, since, calls.add)
+    found = calls.suggestions()
     if as_json:
         show_json([{"rule": each.permission, "calls": each.calls, "callers": each.callers} for each in found])
     else:
@@ -60,7 +66,8 @@ def replay(
 ) -> None:
     """Show what recorded calls would have met under the rules of a file.
 
-    FILE is a sluicegate.toml. Only calls that its rules judge in another way are printed, equal ones once. The audit
+    FILE is a sluicegate.toml. The recorded calls come from the gateway that runs for this folder, or from the files if
+    none runs. Only calls that its rules judge in another way are printed, equal ones once. The audit
     log has no values of arguments; where they decide, the verdict is printed as "?". It has no groups either.
 
     \b
@@ -68,10 +75,11 @@ def replay(
       sluicegate policy replay new-rules.toml --since 7d
       sluicegate policy replay new-rules.toml --group ada=ops
 
-    Exit status: 0 printed, 1 there is no audit log, 3 FILE or the configuration has errors
+    Exit status: 0 printed, 1 there is no audit log, 3 FILE has errors, or the configuration has and no gateway runs
     """
-    rules = _rules_in(file)
-    found = differences(_recorded(config, folder, since), rules, _groups(groups))
+    other = Replay(_rules_in(file), _groups(groups))
+    _read(config, folder, since, other.add)
+    found = other.differences()
     head = ("calls", "caller", "call", "was", "would be", "rule")
     rows = [(str(each.calls), each.caller, str(each.target), each.was, each.action or "?", each.rule) for each in found]
     if as_json:
@@ -82,19 +90,14 @@ def replay(
     say(f"{counted(calls, 'recorded call')} would be judged in another way." if calls else "nothing would change.")
 
 
-def _recorded(config: str | None, folder: str | None, since: int | None) -> Iterator[AuditRow]:
-    """The rows of the audit log."""
-    places = places_of(config, folder)
-    loaded = loaded_from(places)
-    if loaded.config is None:
-        show_problems(loaded.problems, notes=False)
-        raise NotStarted("the configuration has errors, so the folder of the audit log is not known.")
-    log = audit_folder(loaded.config, places.environ)
-    if not log_files(log):
-        raise Failure(f"there is no audit log in {log}.")
-    problems: list[str] = []
-    yield from recorded_rows(log, AuditFilter(since=since), problems)
-    for problem in problems:
+def _read(config: str | None, folder: str | None, since: int | None, use: Callable[[list[AuditRow]], None]) -> None:
+    """Call `use` with all rows of the audit log, page by page."""
+
+    async def read() -> list[str]:
+        async with opened_log(LogChoice(places_of(config, folder))) as log:
+            return (await log.read(AuditFilter(since=since), use)).problems
+
+    for problem in result_of(read()):
         say(problem)
 
 

@@ -4,48 +4,47 @@ The local socket (`socket_door`), the commands and the page for approvals are do
 of their own. Nothing here can add or change what is run: commands come only from files on disk (T27).
 
 A running gateway decides. Commands ask the one that listens on the socket of their folder; without one they use
-`FolderOperations` on the record of decisions. Several gateways may share that record: one that a client started for
-itself has no socket. Its questions are answered by way of the record as well, where the first answer wins (T18), and it
-notices the answer because the record reports changes to all processes that follow it.
+`FolderOperations` on the record of decisions, and `AuditOperations` on the files of the audit log. Several gateways may
+share that record: one that a client started for itself has no socket. Its questions are answered by way of the record
+as well, where the first answer wins (T18), and it notices the answer because the record reports changes to all
+processes that follow it.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec.structs import replace
 
 from sluicegate.config.model import Stdio
 from sluicegate.config.problems import Problem
+from sluicegate.control.audit_operations import AuditOperations
 from sluicegate.control.folder_operations import FolderOperations
 from sluicegate.control.reports import (
+    LOG_WAIT,
     GatewayReport,
     Kind,
     OfferedItem,
     OwnTools,
     RuleVerdict,
 )
-from sluicegate.errors import AuditUnavailable, InvalidParams, UnknownTarget
+from sluicegate.errors import UnknownTarget
 from sluicegate.exchange import Caller
 from sluicegate.gate.policy import is_hidden, judge
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.server_logs import LogLine
 from sluicegate.gateway.status import ServerStatus, explain
 from sluicegate.protocol.message import Params
-from sluicegate.store.base import AuditFilter, AuditPage, AuditReader, AuditRequest, AuditStats
-
-T = TypeVar("T")
 
 Reload = Callable[[], Awaitable[list[str]]]
 
-MAX_ROWS: Final = 1000
-"""Rows of the audit log that one page holds at most."""
 SLOW_START: Final = 10.0
 """Seconds after which the status of a server that is still starting says so."""
 _NOT_RESTARTED: Final = "It was started for this command only and is not restarted."
 _NOT_RETRIED: Final = "It was contacted for this command only and is not tried again."
 
 
-class Operations(FolderOperations):
+class Operations(FolderOperations, AuditOperations):
     """All operations on a running gateway. Functions with a server's name raise `UnknownTarget` if it is unknown."""
 
     def __init__(
@@ -62,13 +61,13 @@ class Operations(FolderOperations):
         `address` returns the URL for HTTP clients; `unapplied` returns the problems of files that the gateway does not
         apply; `is_stopping` whether it is shutting down.
         """
-        super().__init__(gateway.stores.decisions)
+        FolderOperations.__init__(self, gateway.stores.decisions)
+        AuditOperations.__init__(self, gateway.stores.open_audit_reader)
         self._gateway = gateway
         self._reload = reload
         self._address = address
         self._unapplied = unapplied
         self._is_stopping = is_stopping
-        self._reader: AuditReader | None = None
 
     # --------------------------------------------------------------------------------------------------- servers
 
@@ -120,6 +119,16 @@ class Operations(FolderOperations):
         except KeyError:
             raise UnknownTarget(self._unknown(name)) from None
 
+    async def wait_logs(self, name: str = "", *, after: int = 0) -> list[LogLine]:
+        """The lines after the line of this number, as soon as there is one; none if none came for a while."""
+        try:
+            async with asyncio.timeout(LOG_WAIT):
+                return await self._gateway.wait_logs(name, after=after)
+        except TimeoutError:
+            return []
+        except KeyError:
+            raise UnknownTarget(self._unknown(name)) from None
+
     def restart(self, name: str, *, by: str) -> None:
         """Restart a server."""
         try:
@@ -144,49 +153,6 @@ class Operations(FolderOperations):
             return f"{name} is not running, so it cannot be restarted; `sluicegate status` says why."
         return f"There is no server {name!r}; there are: {known}."
 
-    # ------------------------------------------------------------------------------------------------- audit log
-    # These raise `AuditUnavailable` if there is no log, or it cannot be read.
-
-    async def audit_rows(self, where: AuditFilter, *, after: str = "", limit: int = MAX_ROWS) -> AuditPage:
-        """The first rows that match, after a position of an earlier page: a list, a search, or the rest of a tail.
-
-        Raises:
-            InvalidParams: the position is not one of this log, or the limit is below 1.
-        """
-        rows = _page_size(limit)
-        try:
-            return await self._read(lambda reader: reader.rows(where, after=after, limit=rows))
-        except ValueError as problem:
-            raise InvalidParams(f"{problem}.") from None
-
-    async def audit_last(self, where: AuditFilter, *, limit: int = 20) -> AuditPage:
-        """The newest rows that match. The position is the end of the log.
-
-        Raises:
-            InvalidParams: the limit is below 1.
-        """
-        rows = _page_size(limit)
-        return await self._read(lambda reader: reader.last(where, limit=rows))
-
-    async def audit_stats(self, where: AuditFilter) -> AuditStats:
-        """Counts and times of the calls that match, by server and name."""
-        return await self._read(lambda reader: reader.stats(where))
-
-    async def audit_request(self, request: str) -> AuditRequest:
-        """The rows of one request; none if the log does not have it."""
-        return await self._read(lambda reader: reader.request(request))
-
-    async def _read(self, read: Callable[[AuditReader], Awaitable[T]]) -> T:
-        if self._reader is None:
-            opens = self._gateway.stores.open_audit_reader
-            if opens is None:
-                raise AuditUnavailable("This gateway keeps no audit log.")
-            self._reader = opens()
-        try:
-            return await read(self._reader)
-        except OSError as problem:
-            raise AuditUnavailable(f"The audit log cannot be read ({problem.strerror or problem}).") from None
-
     # ----------------------------------------------------------------------------------------------------- rules
 
     def explain(self, tool: str, arguments: Params, *, caller: str, groups: Collection[str] = ()) -> RuleVerdict:
@@ -201,13 +167,6 @@ class Operations(FolderOperations):
         verdict = judge(rules, who, entry.target, arguments)
         hidden = is_hidden(rules, who, entry.target)
         return RuleVerdict(action=verdict.action, rule=verdict.rule, why=verdict.why, is_hidden=hidden)
-
-
-def _page_size(limit: int) -> int:
-    """The rows of a page that may have as many as `limit`; raises InvalidParams if that is below 1."""
-    if limit < 1:
-        raise InvalidParams(f"The limit must be at least 1, not {limit}.")
-    return min(limit, MAX_ROWS)
 
 
 # --------------------------------------------------------------------------------------------------- states of servers

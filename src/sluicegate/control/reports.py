@@ -3,7 +3,7 @@
 It imports nothing that runs a gateway, so that a command which only asks a running one loads quickly.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -13,6 +13,9 @@ from sluicegate.exchange import Action
 from sluicegate.gateway.status import ServerStatus
 from sluicegate.protocol.message import Params
 from sluicegate.store.base import Approval
+
+LOG_WAIT: Final = 30.0
+"""Seconds that a request for new lines of servers waits, so that a command notices a gateway that hangs."""
 
 Kind = Literal["tools", "prompts", "resources", "templates"]
 

@@ -9,7 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from sluicegate.activations.values import Structured, ToolError
-from sluicegate.control.operations import MAX_ROWS, Operations
+from sluicegate.control.audit_operations import MAX_ROWS
+from sluicegate.control.operations import Operations
 from sluicegate.control.reports import Kind
 from sluicegate.errors import AuditUnavailable, InvalidParams, StateUnavailable, UnknownTarget
 from sluicegate.protocol.message import Params
@@ -48,6 +49,14 @@ def control_server(operations: Operations) -> Server:
         """The last lines that a server wrote, or all of them; only those after the line of this number."""
         try:
             return _items(operations.logs(name, after=after))
+        except UnknownTarget as problem:
+            raise ToolError(problem.message) from None
+
+    @server.tool
+    async def wait_logs(name: str = "", after: int = 0) -> Structured:
+        """The lines after the line of this number, as soon as there is one; none if none came for a while."""
+        try:
+            return _items(await operations.wait_logs(name, after=after))
         except UnknownTarget as problem:
             raise ToolError(problem.message) from None
 

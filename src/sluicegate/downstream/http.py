@@ -49,7 +49,6 @@ from sluicegate.protocol.message import (
     Request,
     Response,
     Result,
-    as_array,
     as_object,
     encode,
 )
@@ -85,6 +84,8 @@ class HeadFacts(msgspec.Struct, frozen=True):
     """Why its body is not read, if it is a POST."""
     takes: Accepted
     names_modern: bool
+    names_session: bool
+    """Whether they name a session or a revision, as native requests do not."""
     claims: Claims
     """What they claim about a message of 2026-07-28."""
 
@@ -95,7 +96,8 @@ def _look_at(hosts: HostPolicy, headers: RequestHeaders) -> HeadFacts:
     if refusal is None and not (takes.json or takes.events):
         refusal = NOT_ACCEPTABLE
     names_modern = any(version not in SESSION_VERSIONS for version in headers.get_all(VERSION))
-    return HeadFacts(hosts.check(headers), refusal, takes, names_modern, Claims(headers.get_all))
+    names_session = headers.get(SESSION_HEADER) is not None or headers.get(VERSION) is not None
+    return HeadFacts(hosts.check(headers), refusal, takes, names_modern, names_session, Claims(headers.get_all))
 
 
 def caller_by_address(request: IncomingRequest) -> Caller:
@@ -106,6 +108,13 @@ def caller_by_address(request: IncomingRequest) -> Caller:
     peer = request.peer
     is_here = peer.startswith("127.") or peer == "::1" or peer.startswith("::ffff:127.")
     return LOCAL_USER if is_here else NETWORK
+
+
+def _refuse_when_stopping(exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
+    """The step of an endpoint that is about to stop. Others of the same gateway may go on."""
+    if exchange.resume is None and not exchange.is_continued:
+        raise ShuttingDown(STOPPING.sentence)
+    return proceed(exchange)
 
 
 Route = Callable[[HttpRequest, HeadFacts, Caller], None]
@@ -150,7 +159,7 @@ class HttpEndpoint:
         self._tasks = TaskScope()
         self._keepalive = KeepAlive()
         self._large_bodies = OneByOne()
-        self._handler = handler = chain((self._refuse_when_stopping,), handler)
+        self._handler = handler = chain((), handler)
         self._hold = hold
         self._modern = ModernCalls(handler, self._tasks, hold)
         self._sessions = Sessions(handler, self._tasks, limits, self._streams, hold, self._keepalive)
@@ -188,7 +197,9 @@ class HttpEndpoint:
 
     def stop_taking(self) -> None:
         """Refuse new requests, because we are about to stop, and end subscriptions; calls in progress go on."""
-        self._stopping = True
+        if not self._stopping:
+            self._stopping = True
+            self._handler.prepend(_refuse_when_stopping)
         self._sessions.end_listening()
         self._channels.close_idle()
         if "_sockets" in self.__dict__:
@@ -203,12 +214,6 @@ class HttpEndpoint:
         self._sessions.close()
         self._channels.close()
         self._tasks.wind_up()
-
-    def _refuse_when_stopping(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
-        # A step: a server without a gateway has no other, and one endpoint may stop while others of a gateway go on.
-        if self._stopping and exchange.resume is None and not exchange.is_continued:
-            raise ShuttingDown(STOPPING.sentence)
-        return proceed(exchange)
 
     # ------------------------------------------------------------------------------------------ identity and routes
 
@@ -314,13 +319,13 @@ class HttpEndpoint:
     def _take(self, request: HttpRequest, value: object, seen: HeadFacts, caller: Caller) -> None:
         if seen.names_modern or _says_it_is_modern(value):
             self._post_modern(request, value, seen, caller)
-        elif is_native(value) and request.headers.get(SESSION_HEADER) is request.headers.get(VERSION) is None:
+        elif not seen.names_session and is_native(value):
             self._post_native(request, value, seen.takes, caller)
         else:
             self._sessions.post(request, value, seen.takes, caller)
 
     def _post_modern(self, request: HttpRequest, value: object, seen: HeadFacts, caller: Caller) -> None:
-        if as_array(value) is not None:
+        if isinstance(value, list):
             raise RemoteProtocolError("Invalid request: 2026-07-28 has no batches; send one message a request.")
         message = read_message(value)
         if isinstance(message, Notification):
@@ -334,11 +339,9 @@ class HttpEndpoint:
         if message.method == "subscriptions/listen" and not seen.takes.events:
             refuse(request, NOT_ACCEPTABLE)
             return
-        self._start(request, Asked(message.id, message.method, params, profile, True), seen.takes, caller)
-
-    def _start(self, request: HttpRequest, asked: Asked, takes: Accepted, caller: Caller) -> None:
-        stream = ModernStream(asked.id, request, takes, self._keepalive)
-        if takes.events:
+        asked = Asked(message.id, message.method, params, profile, True)
+        stream = ModernStream(asked.id, request, seen.takes, self._keepalive)
+        if seen.takes.events:
             self._keepalive.watch(stream)
         on_end = None
         if asked.method == "subscriptions/listen" and state_of_retry(asked) is None:

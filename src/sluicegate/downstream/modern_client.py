@@ -221,7 +221,7 @@ class ModernCalls:
         """Answer a request on its stream. `on_end` is called when it has ended, unless it is a retry."""
         values = None if headers is None else headers.get_all
         exchange = Exchange(asked.method, asked.params, NOBODY, asked.profile, caller, values)
-        state = state_of_retry(asked)
+        state = state_of_retry(asked) if "requestState" in asked.params else None
         if state is not None:
             exchange.resume = partial(self._resume, state, stream, headers or ())
             self._start_retry(exchange, stream)

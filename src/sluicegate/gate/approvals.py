@@ -24,7 +24,6 @@ from sluicegate.errors import (
     UpstreamError,
 )
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
-from sluicegate.gate.approval_rows import covered_row, decided_row, granted_row
 from sluicegate.gate.approval_text import (
     Unanswered,
     bind,
@@ -40,7 +39,7 @@ from sluicegate.gate.approval_text import (
     unaskable,
     with_answer,
 )
-from sluicegate.gate.audit import REFUSAL
+from sluicegate.gate.audit import REFUSAL, covered_row, decided_row, granted_row
 from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.input_required import Question, lacking_capability, read_input_required
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_object

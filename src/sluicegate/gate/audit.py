@@ -1,4 +1,6 @@
-"""Records each call: its decision before it leaves, its outcome before the answer does (threats A1, A2).
+"""The audit step: writes one row before a call is sent and one before its result is returned (threats A1, A2).
+
+The rows about approvals are made here too.
 
 Arguments are recorded by their names, their size and a keyed digest; their values only where a rule says so, with
 secrets masked. Results are recorded by their size, errors by their reason and code, never by their text.
@@ -8,16 +10,23 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-from sluicegate.errors import AuditUnavailable, Delivered, ErrorObject, RpcError, SluicegateError
+from sluicegate.errors import (
+    ApprovalDeclined,
+    AuditUnavailable,
+    Delivered,
+    ErrorObject,
+    Refused,
+    RpcError,
+    SluicegateError,
+)
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
 from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.message import Params, Reply, Result, ToolText, as_object, may_escape_names
-from sluicegate.store.base import AuditLog, Row
+from sluicegate.store.base import Approval, AuditLog, Grant, Row
 from sluicegate.text.masking import masked_members, masked_url
 
 _MAX_LENGTH: Final = 200
@@ -120,7 +129,8 @@ class Audit:
         if target.definition:
             body["definition"] = target.definition
         if exchange.profile.client_info is not None:
-            body["client"] = _client(exchange.profile.client_info)
+            info = exchange.profile.client_info
+            body["client"] = f"{info.get('name', '')} {info.get('version', '')}".strip()[:_MAX_LENGTH]
         if exchange.is_continued:
             body["continued"] = True
         if exchange.original is not None:
@@ -153,17 +163,50 @@ def _outcome(exchange: Exchange, request: str, verdict: str, began: int, body: P
     )
 
 
-def _client(info: Mapping[str, object]) -> str:
-    """Name and version of a client, as it gives them."""
-    return f"{info.get('name', '')} {info.get('version', '')}".strip()[:_MAX_LENGTH]
-
-
 def _trace_id(params: Params) -> str:
     """The id of the trace that the request belongs to, by the W3C's `traceparent`."""
     meta = as_object(params.get("_meta"))
     parent = meta.get("traceparent") if meta is not None else None
     found = _trace(parent) if isinstance(parent, str) else None
     return found[1] if found is not None else ""
+
+
+# ---------------------------------------------------------------------------------------------------------- approvals
+
+
+def decided_row(exchange: Exchange, target: Target, question: Approval, refusal: Refused | None) -> Row:
+    """What became of a question."""
+    if refusal is None:
+        verdict = "approved"
+    else:
+        verdict = "declined" if isinstance(refusal, ApprovalDeclined) else "expired"
+    body: Params = {"id": question.id, "binding": question.binding, "rule": question.rule, "asked": question.asked}
+    if question.decided:
+        body |= {"by": question.by, "way": question.way, "scope": question.scope, "at": question.decided}
+    return _approval_row(exchange, target, verdict, body)
+
+
+def granted_row(exchange: Exchange, target: Target, grant: Grant) -> Row:
+    """A call that a grant covers."""
+    body: Params = {"grant": grant.id, "by": grant.by, "way": grant.way, "at": grant.since, "until": grant.until}
+    return _approval_row(exchange, target, "granted", body)
+
+
+def covered_row(exchange: Exchange, target: Target) -> Row:
+    """A call that belongs to another one, for which a person was asked."""
+    return _approval_row(exchange, target, "granted", {"by": exchange.approved})
+
+
+def _approval_row(exchange: Exchange, target: Target, verdict: str, body: Params) -> Row:
+    return Row(
+        kind="approval",
+        request=exchange.request_id,
+        caller=exchange.caller.id,
+        server=target.server,
+        name=target.name if target.kind != "resource" else masked_url(target.name),
+        verdict=verdict,
+        body=body,
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ replies

@@ -51,7 +51,6 @@ class Governance:
         """
         self.audit = audit
         self.decisions = decisions
-        self.limits = RateLimit()
         self.policy = Policy(rules)
         self.pins = PinnedDefinitions(decisions, mode, secrets=secrets, audit=audit)
         self.approvals = ApprovalStep(
@@ -64,8 +63,20 @@ class Governance:
         )
         asking: Sequence[Step] = () if permission is None else (permission(self.policy, self.approvals),)
         recorder: Sequence[Step] = (Audit(audit),) if is_recorded else ()
-        self.sizes = SizeLimit()
-        self.decide = behind((self.limits, self.policy, *asking, *recorder, self.sizes, self.approvals), send)
+        self._deciding: Sequence[Step] = (self.policy, *asking, *recorder)
+        self._rate_limit = RateLimit()
+        self.version: object = rules.version
+        """A digest of the rules."""
+        self.can_hide = rules.can_hide
+        """Whether a rule hides anything from any caller."""
+        self.limit(RateLimits(), {})
+
+    def limit(self, rates: RateLimits, ceilings: Mapping[str, Ceilings]) -> None:
+        """Apply other limits to new calls. A step that has nothing to limit is left out."""
+        self._rate_limit.rates = rates
+        rarely: Sequence[Step] = (self._rate_limit,) if rates.per_caller or rates.per_server or rates.per_tool else ()
+        small: Sequence[Step] = (SizeLimit(ceilings),) if ceilings else ()
+        self.decide = behind((*rarely, *self._deciding, *small, self.approvals), send)
         """The reply of the server, or a refusal."""
 
     def adjust(
@@ -78,17 +89,12 @@ class Governance:
     ) -> None:
         """Apply other settings. The hub has to review its entries afterwards."""
         self.policy.rules = rules  # Also if they say the same: their lines may have moved.
-        self.limits.rates = rates
-        self.sizes.ceilings = ceilings
+        self.version, self.can_hide = rules.version, rules.can_hide
+        self.limit(rates, ceilings)
         self.approvals.settings = approvals
         self.approvals.wake()  # Questions end with the rules that asked them.
         self.pins.locked = locked
         self.pins.forget()
-
-    @property
-    def version(self) -> object:
-        """A digest of the rules."""
-        return self.policy.rules.version
 
     @property
     def allows_unlisted(self) -> bool:
@@ -96,9 +102,8 @@ class Governance:
         return not self.policy.rules.rules and self.pins.locked is None
 
     def class_of(self, caller: Caller) -> Hashable:
-        """Equal for callers to whom the same rules apply; None if no rule hides anything."""
-        rules = self.policy.rules
-        return rules.class_of(caller) if rules.can_hide else None
+        """Equal for callers to whom the same rules apply."""
+        return self.policy.rules.class_of(caller)
 
     def hides(self, caller: Caller, target: Target) -> bool:
         """Whether the rules deny the target to the caller outright."""

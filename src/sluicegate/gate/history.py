@@ -60,49 +60,62 @@ class Difference(msgspec.Struct, frozen=True):
     calls: int
 
 
-def suggestions(rows: Iterable[Recorded]) -> list[Suggestion]:
-    """A rule for each tool, prompt and resource of which calls succeeded, the most used first.
+class SuccessfulCalls:
+    """Calls that succeeded, from the rows of a log, which are added in their order and page by page."""
 
-    What was refused, by a rule or by a person, has no successful outcome.
-    """
-    decided: dict[str, Target] = {}
-    callers: dict[Target, Counter[str]] = {}
-    for row in rows:
-        if row.kind == "decision" and (target := target_of(row)) is not None:
-            decided[row.request] = target
-        elif row.kind == "outcome":
-            target = decided.pop(row.request, None)
-            if target is not None and row.verdict == "ok":
-                callers.setdefault(target, Counter())[row.caller] += 1
-    found: list[Suggestion] = []
-    for target, each in callers.items():
-        written = full_name(target.server, escape(target.name))
-        if len(written) <= MAX_SIZE and "%" not in written:
-            permission = msgspec.convert({target.kind: written, "action": "allow"}, Permission)
-            found.append(Suggestion(permission, each.total(), tuple(sorted(each))))
-    return sorted(found, key=lambda each: -each.calls)
+    def __init__(self) -> None:
+        self._decided: dict[str, Target] = {}
+        self._callers: dict[Target, Counter[str]] = {}
+
+    def add(self, rows: Iterable[Recorded]) -> None:
+        """Count the calls of these rows. What was refused, by a rule or by a person, has no successful outcome."""
+        for row in rows:
+            if row.kind == "decision" and (target := target_of(row)) is not None:
+                self._decided[row.request] = target
+            elif row.kind == "outcome":
+                target = self._decided.pop(row.request, None)
+                if target is not None and row.verdict == "ok":
+                    self._callers.setdefault(target, Counter())[row.caller] += 1
+
+    def suggestions(self) -> list[Suggestion]:
+        """A rule for each tool, prompt and resource of which calls succeeded, the most used first."""
+        found: list[Suggestion] = []
+        for target, callers in self._callers.items():
+            written = full_name(target.server, escape(target.name))
+            if len(written) <= MAX_SIZE and "%" not in written:
+                permission = msgspec.convert({target.kind: written, "action": "allow"}, Permission)
+                found.append(Suggestion(permission, callers.total(), tuple(sorted(callers))))
+        return sorted(found, key=lambda suggestion: -suggestion.calls)
 
 
-def differences(rows: Iterable[Recorded], rules: Rules, groups: Mapping[str, tuple[str, ...]]) -> list[Difference]:
-    """What other rules would have said about recorded calls, where it differs, the most frequent first.
+class Replay:
+    """What other rules would have said about recorded calls. Rows are added page by page."""
 
-    The log has no groups of callers, so `groups` gives those of each.
-    """
-    counts: Counter[tuple[str, Target, str, Action | None, str]] = Counter()
-    for row in rows:
-        target = target_of(row) if row.kind == "decision" else None
-        if target is None:
-            continue
-        caller = Caller(row.caller, groups.get(row.caller, ()))
-        possible = possible_verdicts(rules, caller, target)
-        if "arguments" not in row.body:
-            possible = [judge(rules, caller, target, {})]
-        if any(each.action != row.verdict for each in possible):
-            is_sure = len({each.action for each in possible}) == 1
-            action = possible[0].action if is_sure else None
-            place = possible[0].rule or "[policy] default"
-            counts[row.caller, target, row.verdict, action, place] += 1
-    return [Difference(*key, calls=calls) for key, calls in counts.most_common()]
+    def __init__(self, rules: Rules, groups: Mapping[str, tuple[str, ...]]) -> None:
+        """The log has no groups of callers, so `groups` gives those of each."""
+        self._rules = rules
+        self._groups = groups
+        self._counts: Counter[tuple[str, Target, str, Action | None, str]] = Counter()
+
+    def add(self, rows: Iterable[Recorded]) -> None:
+        """Judge the calls of these rows by the other rules."""
+        for row in rows:
+            target = target_of(row) if row.kind == "decision" else None
+            if target is None:
+                continue
+            caller = Caller(row.caller, self._groups.get(row.caller, ()))
+            possible = possible_verdicts(self._rules, caller, target)
+            if "arguments" not in row.body:
+                possible = [judge(self._rules, caller, target, {})]
+            if any(verdict.action != row.verdict for verdict in possible):
+                is_sure = len({verdict.action for verdict in possible}) == 1
+                action = possible[0].action if is_sure else None
+                place = possible[0].rule or "[policy] default"
+                self._counts[row.caller, target, row.verdict, action, place] += 1
+
+    def differences(self) -> list[Difference]:
+        """The calls that are judged in another way, the most frequent first."""
+        return [Difference(*key, calls=calls) for key, calls in self._counts.most_common()]
 
 
 def target_of(row: Recorded) -> Target | None:

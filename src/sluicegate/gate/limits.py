@@ -98,10 +98,9 @@ class RateLimit:
         Raises:
             RateLimited: the caller, or all callers of the server together, call too often.
         """
-        target, rates = exchange.target, self.rates
-        assert target is not None  # The router sets it.
-        if (rates.per_caller or rates.per_server or rates.per_tool) and not exchange.is_continued:
-            self._check_rate(exchange.caller.id, target)
+        assert exchange.target is not None  # The router sets it.
+        if not exchange.is_continued:
+            self._check_rate(exchange.caller.id, exchange.target)
         return proceed(exchange)
 
     def _check_rate(self, caller: str, target: Target) -> None:
@@ -142,9 +141,9 @@ class RateLimit:
 class SizeLimit:
     """A step that refuses calls whose arguments or results are too large."""
 
-    def __init__(self, ceilings: Mapping[str, Ceilings] | None = None) -> None:
-        self.ceilings: Mapping[str, Ceilings] = ceilings or {}
-        """By the key of the server. May be replaced at any time."""
+    def __init__(self, ceilings: Mapping[str, Ceilings]) -> None:
+        """`ceilings` are by the key of the server."""
+        self._ceilings = ceilings
 
     def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
         """The reply.
@@ -154,7 +153,7 @@ class SizeLimit:
             UpstreamProtocolError: the result is too large.
         """
         target = exchange.target
-        ceilings = self.ceilings.get(target.server) if target is not None and self.ceilings else None
+        ceilings = self._ceilings.get(target.server) if target is not None else None
         # No coroutine here: most servers have no such limits.
         return proceed(exchange) if ceilings is None else _limited(exchange, proceed, ceilings)
 

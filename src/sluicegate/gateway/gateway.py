@@ -208,6 +208,12 @@ class Gateway:
             raise KeyError(name)
         return self._logs.lines([name] if name else self.names, after)
 
+    async def wait_logs(self, name: str = "", *, after: int = 0) -> list[LogLine]:
+        """The same lines as soon as there is one. Raises KeyError as `logs` does."""
+        while not (lines := self.logs(name, after=after)):
+            await self._logs.wait_added()
+        return lines
+
     def restart(self, name: str) -> None:
         """Restart a server now. Raises KeyError if no such server runs."""
         self._running(name).restart()

@@ -1,8 +1,9 @@
 """The last lines that each server wrote, with the time of each, as `sluicegate logs` prints them."""
 
+import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Final
 
@@ -27,13 +28,14 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ServerLog:
     """The last lines of one server."""
 
-    def __init__(self, name: str, numbers: "count[int]") -> None:
+    def __init__(self, name: str, numbers: "count[int]", on_added: Callable[[], object]) -> None:
         self.lines: deque[LogLine] = deque(maxlen=KEPT)
         self.printed = 0
         """How many lines it printed to stdout that are no messages."""
         self.last_printed = ""
         self._name = name
         self._numbers = numbers
+        self._on_added = on_added
 
     def add(self, texts: Iterable[str]) -> None:
         """Keep lines of its stderr."""
@@ -51,6 +53,7 @@ class ServerLog:
             LogLine(number=next(self._numbers), at=now, server=self._name, text=text, is_stdout=is_stdout)
             for text in texts
         )
+        self._on_added()
 
 
 class ServerLogs:
@@ -59,14 +62,28 @@ class ServerLogs:
     def __init__(self) -> None:
         self._logs: dict[str, ServerLog] = {}
         self._numbers = count(1)
+        self._waiting: set[asyncio.Event] = set()
 
     def of(self, name: str) -> ServerLog:
         """The log of a server, empty at first."""
         if name not in self._logs:
-            self._logs[name] = ServerLog(name, self._numbers)
+            self._logs[name] = ServerLog(name, self._numbers, self._wake)
         return self._logs[name]
 
     def lines(self, names: Iterable[str], after: int = 0) -> list[LogLine]:
         """The last lines of these servers in their order, of those that came after the line of this number."""
         found = [line for name in names for line in self.of(name).lines if line.number > after]
         return sorted(found, key=lambda line: line.number)[-KEPT:]
+
+    async def wait_added(self) -> None:
+        """Return when any server writes a line."""
+        is_added = asyncio.Event()
+        self._waiting.add(is_added)
+        try:
+            await is_added.wait()
+        finally:
+            self._waiting.discard(is_added)
+
+    def _wake(self) -> None:
+        for is_added in self._waiting:
+            is_added.set()

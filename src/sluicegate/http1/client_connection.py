@@ -33,6 +33,9 @@ class Answer(msgspec.Struct, eq=False):
     _inflater: "Inflater | None" = None
     _error: UpstreamError | None = None
     _waiter: "asyncio.Future[None] | None" = None
+    _read_ahead: int = READ_AHEAD
+    _is_gathered: bool = False
+    """Whether the waiter wants the whole body, or more than `_read_ahead` bytes of it."""
 
     @property
     def status(self) -> int:
@@ -46,6 +49,11 @@ class Answer(msgspec.Struct, eq=False):
     def is_complete(self) -> bool:
         """Whether the whole body has arrived."""
         return self._ended
+
+    def success(self, media_type: str) -> bytes | None:
+        """The body, if the status is 200, the media type is this one, and `whole` returns the body."""
+        head = self.head
+        return self.whole() if head.status == 200 and head.media_type == media_type else None
 
     def whole(self) -> bytes | None:
         """The body, if all of it is here, not compressed and within the limit. It is not consumed."""
@@ -114,6 +122,8 @@ class Answer(msgspec.Struct, eq=False):
             UpstreamError: it is longer, cut, too slow or invalid.
         """
         limit = self._limit if limit is None else limit
+        if not (self._ended or self._error or self._inflater) and self.head.length <= limit:
+            await self._gather(limit)
         if self._size <= limit and (whole := self.whole()) is not None:
             self._parts = []
             self._size = 0
@@ -132,6 +142,14 @@ class Answer(msgspec.Struct, eq=False):
         self.close()
         raise UpstreamProtocolError(f"The answer of {self._connection.origin_pool.name} is larger than {limit} bytes.")
 
+    async def _gather(self, limit: int) -> None:
+        """Wait for the whole body, its failure, or more than `limit` bytes: its parts are joined once, at the end."""
+        self._read_ahead, self._is_gathered = limit, True
+        self._connection.resume()
+        while not (self._ended or self._error or self._size > limit):
+            await self._more()
+        self._read_ahead, self._is_gathered = READ_AHEAD, False
+
     def let_end(self, seconds: float) -> None:
         """Ignore the rest. If the server ends it within so many seconds, its connection is reused."""
         if not self._ended and self._error is None:
@@ -147,9 +165,10 @@ class Answer(msgspec.Struct, eq=False):
         """Add a part of the body; whether to stop reading."""
         self._parts.append(data)
         self._size += len(data)
-        if self._waiter is not None:
+        is_full = self._size > self._read_ahead
+        if self._waiter is not None and (is_full or not self._is_gathered):
             self._wake()
-        return self._size > READ_AHEAD
+        return is_full
 
     def end(self) -> None:
         self._ended = True

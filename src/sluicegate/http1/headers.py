@@ -103,10 +103,6 @@ class RequestHead(msgspec.Struct, eq=False):
     keep_alive: bool
     expects_continue: bool
 
-    def with_length(self, length: int) -> "RequestHead":
-        """The same head with another Content-Length."""
-        return msgspec.structs.replace(self, length=length)
-
 
 class AnswerHead(msgspec.Struct, eq=False):
     """The head of an answer."""
@@ -122,14 +118,6 @@ class AnswerHead(msgspec.Struct, eq=False):
     media_type: str
     """Without parameters."""
     coding: str
-
-    def with_length(self, length: int) -> "AnswerHead":
-        """The same head with another Content-Length."""
-        return msgspec.structs.replace(self, length=0 if _has_no_body(self.status) else length)
-
-
-def _has_no_body(status: int) -> bool:
-    return status < 200 or status in (204, 304)
 
 
 def read_request_head(raw: bytes, *, url: int, headers: int) -> RequestHead:
@@ -200,7 +188,7 @@ def read_answer_head(raw: bytes) -> AnswerHead:
     fields, lengths = _split(httptools.HttpResponseParser, raw)
     status, minor = int(match[2]), match[1] == b"1"
     length = _body_length(fields, lengths, minor, without_any=UNTIL_CLOSE)
-    if _has_no_body(status):
+    if status < 200 or status in (204, 304):
         length = 0
     keep_alive = minor and "close" not in fields.tokens("connection") and length != UNTIL_CLOSE
     timeout = _KEEP_TIME.search(fields.get("keep-alive") or "")
@@ -356,22 +344,23 @@ class HeadCache(Generic[H]):
         head = self._models.get(model) if model else None
         if head is None or length > self._largest:
             return None
-        return self._keep(self.exact, raw, head.with_length(length))
+        if len(self.exact) >= MAX_CACHED:
+            self.exact.clear()  # Simpler than LRU; the few in use are back at once.
+        head = self.exact[raw] = msgspec.structs.replace(head, length=length)
+        return head
 
     def learn(self, raw: bytes, head: H) -> None:
         """Cache a head, so that heads which differ only in Content-Length are found, too."""
-        if len(raw) <= MAX_CACHED_LENGTH:
-            self._keep(self.exact, raw, head)
-            model, _ = _apart(raw)
-            if model:
-                self._keep(self._models, model, head)
-
-    def _keep(self, heads: dict[bytes, H], raw: bytes, head: H) -> H:
+        if len(raw) > MAX_CACHED_LENGTH:
+            return
+        model, length = _apart(raw)
+        # An answer that never has a body, such as 304, is no model: its length is 0, whatever its Content-Length is.
+        is_model = length > 0 and length == head.length
         # Each dict has its own limit, so that many lengths do not evict the few models.
-        if len(heads) >= MAX_CACHED:
-            heads.clear()  # Simpler than LRU; the few in use are back at once.
-        heads[raw] = head
-        return head
+        for heads, key in ((self.exact, raw), (self._models, model))[: 1 + is_model]:
+            if len(heads) >= MAX_CACHED:
+                heads.clear()
+            heads[key] = head
 
 
 def _apart(raw: bytes) -> tuple[bytes, int]:

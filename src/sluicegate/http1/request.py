@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("sluicegate")
 
+MAX_JOINED: Final = 64 * 1024
+"""Bytes of a body that are written in one piece with the head: up to here, the copy costs less than a second buffer."""
+
 # The state of the answer. From _MUTE on it is a stream; the lowest bit then says whether the connection is kept.
 _UNANSWERED: Final = 0
 _ANSWERED: Final = 1
@@ -48,6 +51,8 @@ class Request(msgspec.Struct, eq=False):
     """The path as the client sent it, not decoded or normalised: compare it exactly."""
     query: str
     headers: Headers
+    peer: str
+    """The client's address."""
     _stage: int = _UNANSWERED
     _listeners: "list[Callable[[], object]] | None" = None
 
@@ -55,11 +60,6 @@ class Request(msgspec.Struct, eq=False):
     def root(self) -> str:
         """The prefix of the path outside of the application: always empty here."""
         return ""
-
-    @property
-    def peer(self) -> str:
-        """The client's address."""
-        return self._connection.peer
 
     def refused(self, reason: str) -> None:
         """Report that the request is refused before it is handled."""
@@ -119,6 +119,8 @@ class Request(msgspec.Struct, eq=False):
             connection.finish(b"%b\r\n" % prefix, keep)
         elif self.method == "HEAD":
             connection.finish(b"%bContent-Length: %d\r\n\r\n" % (prefix, len(body)), keep)
+        elif len(body) > MAX_JOINED:
+            connection.finish(b"%bContent-Length: %d\r\n\r\n" % (prefix, len(body)), keep, body)
         else:
             connection.finish(b"%bContent-Length: %d\r\n\r\n%b" % (prefix, len(body), body), keep)
 

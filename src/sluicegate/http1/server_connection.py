@@ -86,7 +86,7 @@ class HttpConnection(asyncio.Protocol):
         self._wait_for(_IDLE, LINGER if self.listener.draining else self._idle_time)
 
     def data_received(self, data: bytes) -> None:
-        if self._phase == _IDLE and not self._closing and not self._has_stalled:
+        if self._phase == _IDLE and not self._closing and self._stall_timer is None:
             end = data.find(b"\r\n\r\n") + 4
             head = self._exact.get(data[:end]) or self._known.find(data[:end])
             if head is not None and head.length == len(data) - end:
@@ -209,7 +209,7 @@ class HttpConnection(asyncio.Protocol):
     def _begin(self, head: RequestHead, body: bytes) -> None:
         self._phase = _BUSY
         self._deadline = math.inf
-        request = Request(self, head, body, head.method, head.path, head.query, head.headers)
+        request = Request(self, head, body, head.method, head.path, head.query, head.headers, self.peer)
         self._request = request
         try:
             work = self._handler(request)
@@ -267,15 +267,19 @@ class HttpConnection(asyncio.Protocol):
 
     # Answers out. For Request.
 
-    def finish(self, data: bytes, keep: bool) -> None:
-        """Send the last of an answer, and go on to the next request or close."""
+    def finish(self, data: bytes, keep: bool, body: bytes = b"") -> None:
+        """Send the last of an answer, and go on to the next request or close. A long body is not copied."""
         self._request = None
         if self._transport is None:
             return
         if self._advancing:
-            self._joined.append(data)
+            self._joined += (data, body)
         elif self._stall_timer is not None:
             self._write(data)
+            self._write(body)
+        elif body:
+            self._written += len(data) + len(body)
+            self._transport.writelines((data, body))
         elif data:
             self._written += len(data)
             self._transport.write(data)

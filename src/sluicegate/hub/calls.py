@@ -24,7 +24,7 @@ from sluicegate.hub.supervise import CircuitBreaker, is_away, is_undelivered, ou
 from sluicegate.hub.tasks.run_legacy import LegacyTasks, Wanted
 from sluicegate.protocol.input_required import may_have_two_types
 from sluicegate.protocol.json_limits import DEFAULT_LIMITS, MARKS, has_many_marks
-from sluicegate.protocol.message import Notification, Params, Reply, Result, ToolText, as_object, opened, read_tool_text
+from sluicegate.protocol.message import Notification, Params, Reply, Result, ToolText, as_object, opened
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.protocol.tasks import may_have_tasks, without_tasks
@@ -147,12 +147,15 @@ class Calls:
         Raises:
             UpstreamProtocolError: it cannot be read.
         """
-        if not isinstance(reply, Result) or not isinstance(reply.value, msgspec.Raw):
+        if not isinstance(reply, Result):
             return reply
-        if method == "tools/call" and (text := read_tool_text(reply.value)) is not None:
-            return Result(text.marked())
+        if method == "tools/call" and (text := reply.tool_text()) is not None:
+            return reply if text is reply.value and text.resultType is not msgspec.UNSET else Result(text.marked())
+        value = reply.value.to_raw() if isinstance(reply.value, ToolText) else reply.value
+        if not isinstance(value, msgspec.Raw):
+            return reply
         try:
-            return _typed(self._name, reply.value)
+            return _typed(self._name, value)
         except UpstreamProtocolError:
             self.figures.errors += 1
             raise

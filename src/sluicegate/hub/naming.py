@@ -127,7 +127,7 @@ def reply_rewritten(method: str, reply: Reply, rewrite: Rewrite) -> Reply:
             value = _each(value, "messages", lambda message: _blocks_rewritten(message, "content", rewrite))
         case _:
             return reply
-    return Result(_app_rewritten(value, rewrite))
+    return Result(_app_rewritten(value, rewrite), reply.is_final)
 
 
 def definition_rewritten(definition: Params, rewrite: Rewrite) -> Params:

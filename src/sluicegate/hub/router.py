@@ -19,7 +19,7 @@ from sluicegate.errors import (
 )
 from sluicegate.exchange import Caller, Exchange, Handler
 from sluicegate.hub.call_sink import losses_in
-from sluicegate.hub.calls import is_plain, revision_of
+from sluicegate.hub.calls import Calls, is_plain, revision_of
 from sluicegate.hub.catalog import Catalog, Entry, Subset, with_hop
 from sluicegate.hub.context import HubContext
 from sluicegate.hub.extensions import Extensions
@@ -390,30 +390,33 @@ class Router:
 
     async def _rewrite_reply(self, exchange: Exchange, route: Route, reply: Reply) -> Reply:
         """The reply with the names of this router, and what else its caller needs."""
-        mount, params = route.mount, {**exchange.params, **route.own}
-        if says_task(reply) and self._tasks.may_begin(exchange, mount):
-            return self._tasks.begun(exchange, mount, str(params.get("name")), reply)
+        mount, calls, params = route.mount, route.mount.calls, {**exchange.params, **route.own}
         if isinstance(reply, ErrorObject) and reply.code == URL_ELICITATION_REQUIRED:
             exchange.is_continued = True
             reply = await settle_links(mount, exchange, reply, partial(self._forward_again, exchange, route))
         elif isinstance(reply, ErrorObject):
             reply = error_to_pass(exchange.method, params, reply)
+        elif not reply.is_final and says_task(reply) and self._tasks.may_begin(exchange, mount):
+            return self._tasks.begun(exchange, mount, str(params.get("name")), reply)
         else:
-            mount.calls.count(reply)
-        asked = reply
-        reply = self._context.request_states.wrapped(exchange, mount.name, reply, mount.calls.label, mount.calls.lost)
-        if reply is asked and isinstance(reply, Result):
+            calls.count(reply)
+        if isinstance(reply, Result):
+            if not reply.is_final:
+                asking = self._context.request_states.wrapped(exchange, mount.name, reply, calls.label, calls.lost)
+                if asking is not reply:
+                    _count_losses(exchange, calls, asking)
+                    return asking
             try:
                 reply = valid_result(exchange.method, reply)
             except RemoteProtocolError as problem:
-                mount.calls.figures.errors += 1
+                calls.figures.errors += 1
                 raise UpstreamProtocolError(f"{mount.name}: {problem.message}") from None
-        for loss in losses_in(exchange.method, reply, revision_of(exchange.profile.version)):
-            mount.calls.lost(loss)
-        if not mount.prefix:
+        _count_losses(exchange, calls, reply)
+        prefix = mount.settings.prefix
+        if not prefix:
             return reply
         try:
-            return reply_rewritten(exchange.method, reply, partial(exposed_uri, mount.prefix))
+            return reply_rewritten(exchange.method, reply, partial(exposed_uri, prefix))
         except RemoteProtocolError as problem:
             raise UpstreamProtocolError(f"{mount.name}: {problem.message}") from None
 
@@ -453,6 +456,14 @@ class Router:
         except (UnknownTarget, Refused):
             return None
         return mount, target.name
+
+
+def _count_losses(exchange: Exchange, calls: Calls, reply: Reply) -> None:
+    revision = revision_of(exchange.profile.version)
+    if revision.modern and isinstance(reply, Result):
+        return  # The caller gets it unchanged.
+    for loss in losses_in(exchange.method, reply, revision):
+        calls.lost(loss)
 
 
 async def _accepted(exchange: Exchange) -> Reply:

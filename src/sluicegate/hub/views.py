@@ -176,7 +176,9 @@ class Views:
     def of(self, caller: Caller) -> CallerView:
         """What a caller sees."""
         governor = self._context.governor
-        key = None if governor is None else governor.class_of(caller)
+        if governor is None or not governor.can_hide:
+            return self._everything
+        key = governor.class_of(caller)
         if key is None:
             return self._everything
         view = self._views.get(key)

@@ -26,11 +26,11 @@ _token: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _plain: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 _decimal: Final = re.compile(r"-?[0-9]{1,17}(?:\.0+)?")
 
-# The params field that `Mcp-Name` repeats. The target of a completion is an object and has no header.
-_TARGETS: Final = {
+NAMED_BY: Final = {
     method: METHODS[method].target or ""
     for method in ("tools/call", "prompts/get", "resources/read", "tasks/get", "tasks/update", "tasks/cancel")
 }
+"""The params field that `Mcp-Name` repeats. The target of a completion is an object and has no header."""
 
 Marks = Mapping[str, Sequence[str]]
 """The arguments of a tool that are repeated in headers: the header's name after `Mcp-Param-`, the argument's path."""
@@ -128,24 +128,19 @@ def headers_of(version: str, method: str, params: Params, marks: Marks) -> list[
 
 
 class Claims:
-    """The standard headers of one HTTP head: parsed once, compared with every body sent with that head."""
+    """The standard headers of one HTTP head: parsed once, compared with every body sent with that head.
 
-    __slots__ = ("_method", "_name", "_values", "_version")
+    If they differ from the body, or are None, `check_headers` raises the error.
+    """
+
+    __slots__ = ("method", "name", "values", "version")
 
     def __init__(self, values: Values) -> None:
-        self._values = values
-        self._version = _single(values(VERSION))
-        self._method = _single(values(METHOD))
+        self.values = values
+        self.version = _single(values(VERSION))
+        self.method = _single(values(METHOD))
         name = _single(values(NAME))
-        self._name = None if name is None else decode_value(name)
-
-    def check(self, request_id: RequestId, version: str, method: str, params: Params) -> None:
-        """Compare a request with the headers; raises as `check_headers` does."""
-        if self._version == version and self._method == method:
-            target = _TARGETS.get(method)
-            if target is None or params.get(target) == self._name:
-                return
-        check_headers(self._values, request_id, version, method, params)
+        self.name = None if name is None else decode_value(name)
 
 
 def _single(found: Sequence[str]) -> str | None:
@@ -204,7 +199,7 @@ def _same(said: str, expected: object) -> bool:
 
 
 def _name_of(method: str, params: Params) -> str | None:
-    name = params.get(_TARGETS.get(method, ""))
+    name = params.get(NAMED_BY.get(method, ""))
     return name if isinstance(name, str) else None
 
 

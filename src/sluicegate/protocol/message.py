@@ -95,6 +95,35 @@ class ToolText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def to_raw(self) -> msgspec.Raw:
         return msgspec.Raw(_encode(self))
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether the raw members, which the decoder skips, are of the right types and not too deep."""
+        for block in self.content:
+            if memoryview(block.text)[0] != _QUOTE:
+                return False
+        structured = self.structuredContent
+        # Most revisions allow only an object. Raw members are two levels down.
+        if structured is not UNSET and (memoryview(structured)[0] != _BRACE or is_deep(bytes(structured), _RAW_DEPTH)):
+            return False
+        return self.meta is UNSET or not is_deep(bytes(self.meta.server_info), _RAW_DEPTH)
+
+    @property
+    def compact_size(self) -> int:
+        """The bytes of this result in compact JSON. A text that decodes to it and is longer has more in it."""
+        blocks = self.content
+        size = _AROUND_CONTENT + (_AROUND_BLOCK + 1) * len(blocks) - (1 if blocks else 0)
+        for block in blocks:
+            size += len(block.text)
+        if self.resultType is not UNSET:
+            size += _RESULT_TYPE
+        if self.meta is not UNSET:
+            size += _AROUND_META + len(self.meta.server_info)
+        if self.structuredContent is not UNSET:
+            size += _BEFORE_STRUCTURED + len(self.structuredContent)
+        if self.isError is not UNSET:
+            size += _IS_ERROR if self.isError else _IS_ERROR + 1
+        return size
+
 
 class _Content(msgspec.Struct):
     content: msgspec.Raw = msgspec.Raw(b"")
@@ -102,37 +131,36 @@ class _Content(msgspec.Struct):
 
 _decode_tool_text: Final = msgspec.json.Decoder(ToolText).decode
 _decode_content: Final = msgspec.json.Decoder(_Content).decode
-_LARGE: Final = 1024 * 1024
+LARGE_RESULT: Final = 1024 * 1024
 _FEW_BRACES: Final = 1000
 _BRACE: Final = 0x7B
 _QUOTE: Final = 0x22
 _RAW_DEPTH: Final = DEFAULT_LIMITS.depth - 2
+_AROUND_CONTENT: Final = len(b'{"content":[]}')
+_AROUND_BLOCK: Final = len(b'{"type":"text","text":}')
+_RESULT_TYPE: Final = len(b',"resultType":"complete"')
+_AROUND_META: Final = len(b',"_meta":{"io.modelcontextprotocol/serverInfo":}')
+_BEFORE_STRUCTURED: Final = len(b',"structuredContent":')
+_IS_ERROR: Final = len(b',"isError":true')
 
 
 def read_tool_text(raw: msgspec.Raw) -> ToolText | None:
     """The result if it has only text content; None for all others, also for unreadable ones."""
     try:
-        if len(raw) > _LARGE and _has_many_braces(bytes(raw)) and has_many_marks(bytes(_decode_content(raw).content)):
+        if (
+            len(raw) > LARGE_RESULT
+            and has_many_braces(bytes(raw))
+            and has_many_marks(bytes(_decode_content(raw).content))
+        ):
             return None  # Hundreds of thousands of texts, which would be decoded one by one (T4).
         text = _decode_tool_text(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    for block in text.content:
-        if memoryview(block.text)[0] != _QUOTE:
-            return None
-    structured = text.structuredContent
-    if structured is not UNSET and memoryview(structured)[0] != _BRACE:
-        return None  # Most revisions allow only an object.
-    # Raw members were skipped, not parsed. They are two levels down.
-    if structured is not UNSET and is_deep(bytes(structured), _RAW_DEPTH):
-        return None
-    if text.meta is not UNSET and is_deep(bytes(text.meta.server_info), _RAW_DEPTH):
-        return None
-    return text
+    return text if text.is_usable else None
 
 
-def _has_many_braces(data: bytes) -> bool:
-    """Whether there are so many braces that the blocks have to be counted.
+def has_many_braces(data: bytes) -> bool:
+    """Whether there are so many braces that the blocks of a large result have to be counted before they are decoded.
 
     One long text has few: to search for a byte takes a hundredth of the time of counting all marks.
     """
@@ -149,9 +177,18 @@ class Result(msgspec.Struct, frozen=True):
 
     value: msgspec.Raw | ToolText | Mapping[str, object]
     is_final: bool = False
-    """Whether this is known not to be an `input_required` result. If False, the value has to be examined."""
+    """Whether this is known to be complete: neither questions nor a task. If False, the value has to be examined."""
     revision: str = ""
     """The older revision that it was translated to, if any."""
+    is_other: bool = False
+    """Whether the value is known to have other content than text."""
+
+    def tool_text(self) -> ToolText | None:
+        """The value if it has only text content, as a result of `tools/call` has."""
+        value = self.value
+        if isinstance(value, msgspec.Raw):
+            return None if self.is_other else read_tool_text(value)
+        return value if isinstance(value, ToolText) else None
 
 
 Reply = Result | ErrorObject
@@ -191,16 +228,21 @@ def encode(message: Message) -> bytes:
     Raises:
         LocalProtocolError: the message contains a value that JSON cannot express.
     """
-    if type(message) is Response:
-        return encode_reply(message.id, message.reply)
-    return _encoded(message)
+    try:
+        return _encode(message if type(message) is not Response else _response_wire(message.id, message.reply))
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise LocalProtocolError(f"The message cannot be written as JSON: {problem}") from None
 
 
 def encode_reply(request_id: RequestId | None, reply: Reply) -> bytes:
     """The bytes of a response; raises as `encode` does."""
+    return encode(Response(request_id, reply))
+
+
+def _response_wire(request_id: RequestId | None, reply: Reply) -> _ResultWire | _ErrorWire:
     if isinstance(reply, Result):
-        return _encoded(_ResultWire("2.0", request_id, reply.value))
-    return _encoded(_ErrorWire("2.0", request_id, reply))
+        return _ResultWire("2.0", request_id, reply.value)
+    return _ErrorWire("2.0", request_id, reply)
 
 
 UNENCODABLE: Final = ErrorObject(
@@ -213,17 +255,10 @@ UNENCODABLE: Final = ErrorObject(
 def encode_any_reply(request_id: RequestId | None, reply: Reply) -> tuple[bytes, Reply]:
     """The bytes of a response, and the reply in them: `UNENCODABLE` if JSON cannot express the given one."""
     try:
-        return encode_reply(request_id, reply), reply
+        return _encode(_response_wire(request_id, reply)), reply
     except Exception:  # The encoder runs code of the values, which may raise anything (R34).
         log.exception("An answer could not be encoded.")
         return encode_reply(request_id, UNENCODABLE), UNENCODABLE
-
-
-def _encoded(message: msgspec.Struct) -> bytes:
-    try:
-        return _encode(message)
-    except (TypeError, ValueError, RecursionError) as problem:
-        raise LocalProtocolError(f"The message cannot be written as JSON: {problem}") from None
 
 
 def mentions(data: bytes, beginnings: tuple[bytes, ...]) -> bool:

@@ -13,7 +13,7 @@ from sluicegate.errors import (
     UNSUPPORTED_VERSION,
     RemoteProtocolError,
 )
-from sluicegate.protocol.headers import Claims
+from sluicegate.protocol.headers import NAMED_BY, Claims, check_headers
 from sluicegate.protocol.message import (
     Notification,
     Params,
@@ -38,6 +38,9 @@ SUBSCRIPTION_KEY: Final = "io.modelcontextprotocol/subscriptionId"
 
 _PROFILE_KEYS: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY, LOG_LEVEL_KEY, "progressToken"})
 
+_NO_META: Final[Params] = {}
+_BAD_TOKEN: Final = "a progress token is a string or an integer."
+
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 
@@ -57,17 +60,6 @@ def is_modern(params: Params) -> bool:
     return meta is not None and VERSION_KEY in meta
 
 
-def _version_in(meta: Params, request_id: RequestId) -> str:
-    version = meta.get(VERSION_KEY)
-    if not isinstance(version, str):
-        problem = f"Invalid params: _meta lacks {VERSION_KEY}."
-    elif as_object(meta.get(CAPABILITIES_KEY)) is None:
-        problem = f"Invalid params: _meta lacks {CAPABILITIES_KEY}, an object (it may be empty)."
-    else:
-        return version
-    raise RemoteProtocolError(problem, code=INVALID_PARAMS, request_id=request_id)
-
-
 def read_request(request: Request, claims: Claims | None = None) -> tuple[ClientProfile, Params]:
     """The request's profile, and its params without the members of the profile. `claims` are its HTTP headers.
 
@@ -75,23 +67,30 @@ def read_request(request: Request, claims: Claims | None = None) -> tuple[Client
         RemoteProtocolError: −32602 for an incomplete `_meta`, −32020 for headers that differ from the body, −32022 for
             an unsupported revision, −32601 for a method that 2026-07-28 does not have.
     """
-    meta = as_object(request.params.get("_meta")) or {}
-    version = _version_in(meta, request.id)
+    method, params = request.method, request.params
+    meta = cast(Params, params.get("_meta", _NO_META))  # Checked where the message was read.
+    version, capabilities, token = meta.get(VERSION_KEY), meta.get(CAPABILITIES_KEY), meta.get("progressToken")
+    if not isinstance(version, str):
+        raise _wrong_meta(request, f"_meta lacks {VERSION_KEY}.")
+    if not isinstance(capabilities, dict):
+        raise _wrong_meta(request, f"_meta lacks {CAPABILITIES_KEY}, an object (it may be empty).")
     if claims is not None:
-        claims.check(request.id, version, request.method, request.params)
-    if (version, request.method) not in _REQUESTABLE:
-        if version not in MODERN_VERSIONS or not may_be_of_extension(request.method):
+        named_by = NAMED_BY.get(method)
+        is_same = named_by is None or params.get(named_by) == claims.name
+        if version != claims.version or method != claims.method or not is_same:
+            check_headers(claims.values, request.id, version, method, params)
+    if (version, method) not in _REQUESTABLE:
+        if version not in MODERN_VERSIONS or not may_be_of_extension(method):
             raise _not_spoken(request, version)
-    client_info, log_level, token = meta.get(CLIENT_INFO_KEY), meta.get(LOG_LEVEL_KEY), meta.get("progressToken")
-    if client_info is not None and as_object(client_info) is None:
+    client_info, log_level = meta.get(CLIENT_INFO_KEY), meta.get(LOG_LEVEL_KEY)
+    if client_info is not None and not isinstance(client_info, dict):
         raise _wrong_meta(request, f"{CLIENT_INFO_KEY} is an object.")
     if log_level is not None and log_level not in LOG_LEVELS:
         raise _wrong_meta(request, f"{LOG_LEVEL_KEY} is one of {', '.join(LOG_LEVELS)}.")
-    if token is not None:
-        token = _progress_token_in(meta, request.id)
-    capabilities = cast(Params, meta[CAPABILITIES_KEY])
-    profile = ClientProfile(version, capabilities, cast(Params | None, client_info), cast(str | None, log_level), token)
-    return profile, _without(request.params, meta)
+    if token is not None and not isinstance(token, str) and type(token) is not int:
+        raise _wrong_meta(request, _BAD_TOKEN)
+    profile = ClientProfile(version, cast(Params, capabilities), cast(Params | None, client_info), log_level, token)
+    return profile, _without(params, meta)
 
 
 _REQUESTABLE: Final = frozenset(
@@ -118,15 +117,10 @@ def read_progress_token(request: Request) -> RequestId | None:
     Raises:
         RemoteProtocolError: −32602 for a token that is neither string nor integer.
     """
-    return _progress_token_in(as_object(request.params.get("_meta")) or {}, request.id)
-
-
-def _progress_token_in(meta: Params, request_id: RequestId) -> RequestId | None:
-    token = meta.get("progressToken")
+    token = (as_object(request.params.get("_meta")) or _NO_META).get("progressToken")
     if token is None or isinstance(token, str) or type(token) is int:
         return token
-    problem = "Invalid params: a progress token is a string or an integer."
-    raise RemoteProtocolError(problem, code=INVALID_PARAMS, request_id=request_id)
+    raise _wrong_meta(request, _BAD_TOKEN)
 
 
 def without_profile(params: Params) -> Params:
@@ -145,27 +139,27 @@ def _without(params: Params, meta: Params) -> Params:
 
 def with_profile(params: Params, profile: ClientProfile, progress_token: RequestId | None) -> Params:
     """The params with the profile and our own progress token in `_meta`."""
-    stamped = dict(as_object(params.get("_meta")) or {})
-    stamped[VERSION_KEY] = profile.version
-    stamped[CAPABILITIES_KEY] = profile.capabilities
-    if profile.client_info is not None:
-        stamped[CLIENT_INFO_KEY] = profile.client_info
-    if profile.log_level is not None:
-        stamped[LOG_LEVEL_KEY] = profile.log_level
-    if progress_token is not None:
-        stamped["progressToken"] = progress_token
-    return {**params, "_meta": stamped}
+    return stamped(params, profile, profile.version, profile.client_info, progress_token)
 
 
 def stamped(
     params: Params,
     said: ClientProfile,
     version: str,
-    client_info: Mapping[str, object],
+    client_info: Mapping[str, object] | None,
     progress_token: RequestId | None,
 ) -> Params:
     """The params of a caller's request as we send them to a server: the caller's profile with our own client info."""
-    return with_profile(params, ClientProfile(version, said.capabilities, client_info, said.log_level), progress_token)
+    meta: Params = {VERSION_KEY: version, CAPABILITIES_KEY: said.capabilities}
+    if "_meta" in params:
+        meta = {**(as_object(params["_meta"]) or _NO_META), **meta}
+    if client_info is not None:
+        meta[CLIENT_INFO_KEY] = client_info
+    if said.log_level is not None:
+        meta[LOG_LEVEL_KEY] = said.log_level
+    if progress_token is not None:
+        meta["progressToken"] = progress_token
+    return {**params, "_meta": meta}
 
 
 def tagged(notification: Notification, subscription_id: RequestId) -> Notification:

@@ -71,18 +71,19 @@ def read_message(value: object, limits: JsonLimits = DEFAULT_LIMITS) -> Message:
     Raises:
         RemoteProtocolError: −32600 for an invalid envelope, −32602 for params that are not an object.
     """
-    envelope = as_object(value)
-    if envelope is None:
+    if type(value) is not dict:
         raise RemoteProtocolError("Invalid request: a message is a JSON object.")
+    envelope: Params = value  # pyright: ignore[reportUnknownVariableType]
     problem = _envelope_problem(envelope, limits)
     if problem is not None:
         raise RemoteProtocolError(f"Invalid request: {problem}.", request_id=_request_id(envelope, limits))
     request_id = cast(RequestId | None, envelope.get("id"))
     if "method" not in envelope:
         return Response(request_id, _read_reply(envelope))
-    params = as_object(envelope["params"]) if "params" in envelope else {}
-    if params is None or ("_meta" in params and as_object(params["_meta"]) is None):
-        message = f"Invalid params: {'params' if params is None else '_meta'} is a JSON object, or left out."
+    params: Params = envelope["params"] if "params" in envelope else {}  # pyright: ignore[reportAssignmentType]
+    # Not `as_object`, here and above: every message of a client passes here.
+    if type(params) is not dict or ("_meta" in params and type(params["_meta"]) is not dict):
+        message = f"Invalid params: {'_meta' if type(params) is dict else 'params'} is a JSON object, or left out."
         raise RemoteProtocolError(message, code=INVALID_PARAMS, request_id=request_id)
     folded = folded_param(params)
     if folded is not None:
@@ -214,17 +215,20 @@ _INNER_MEMBERS: Final = {
 
 def folded_param(params: Params) -> str | None:
     """The first name in the params, or in the objects in them that policy reads, that could be taken for another."""
-    folded = folded_member(params, _PARAM_MEMBERS)
+    folded = None if params.keys() <= _PARAM_MEMBERS else folded_member(params, _PARAM_MEMBERS)
     for name, known in _INNER_MEMBERS.items():
         if folded is None and name in params:
-            folded = folded_member(as_object(params[name]) or {}, known)
+            inner: Params = params[name]  # pyright: ignore[reportAssignmentType]
+            if type(inner) is dict and not inner.keys() <= known:
+                folded = folded_member(inner, known)
     return folded
 
 
 def folded_member(members: Mapping[str, object], known: frozenset[str]) -> str | None:
-    """The first name that is not in `known` but equals one of them after folding, or None."""
-    if members.keys() <= known:
-        return None
+    """The first name that is not in `known` but equals one of them after folding, or None.
+
+    Nearly all messages have known names only: their readers look for others before they call this.
+    """
     for name in members:
         if name not in known and _folded(name) in _all_folded(known):
             return name

@@ -24,7 +24,7 @@ from sluicegate.runtime.task_scope import TaskScope, forever
 from sluicegate.store.anchors import Anchors
 from sluicegate.store.audit_writer import Journal, Timed
 from sluicegate.store.base import Row
-from sluicegate.store.floods import Floods
+from sluicegate.store.floods import FLOODED, Floods
 
 log = logging.getLogger("sluicegate")
 
@@ -112,11 +112,13 @@ class FileAudit:
 
     def _take(self, row: Row, waiter: Waiter | None) -> None:
         now = self._clock()
-        admitted = self._floods.admitted(row, now)
-        if admitted is None:
-            _settle(waiter, None)
-            return
-        timed = (admitted, now)
+        if row.kind in FLOODED:
+            admitted = self._floods.admitted(row, now)
+            if admitted is None:
+                _settle(waiter, None)
+                return
+            row = admitted
+        timed = (row, now)
         if self.problem:
             self._miss([timed], [waiter])
         elif len(self._queue) >= MAX_ROWS:
@@ -156,7 +158,8 @@ class FileAudit:
             self._rows_since_checkpoint += len(rows)
             if self._rows_since_checkpoint >= self._rows_per_checkpoint:
                 self._checkpoint_due.set()
-            self._schedule()
+            if self._queue:
+                self._schedule()
         else:
             self._fail(_described(problem), rows, waiters)
 

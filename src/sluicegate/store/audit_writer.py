@@ -279,7 +279,12 @@ class Writer:
             self._write(file, b"".join(lines))
         self.head = Head(seq, digest)
         self.notes.clear()
-        self._follow_calls(rows)
+        open_calls = self.open_calls
+        for row, _ in rows:
+            if row.kind == "decision":
+                open_calls.add(row.request)
+            elif row.kind == "outcome":
+                open_calls.discard(row.request)
 
     def _write(self, file: AppendFile, data: bytes) -> None:
         before = file.size
@@ -307,14 +312,6 @@ class Writer:
         except OSError:
             self._values.cut(before)
             raise
-
-    def _follow_calls(self, rows: Sequence[Timed]) -> None:
-        open_calls = self.open_calls
-        for row, _ in rows:
-            if row.kind == "decision":
-                open_calls.add(row.request)
-            elif row.kind == "outcome":
-                open_calls.discard(row.request)
 
     def _begin_month(self, now: int) -> None:
         """Go on in a new file. The old one ends with a checkpoint, which stays when the file is removed one day."""

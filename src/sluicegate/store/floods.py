@@ -12,7 +12,8 @@ PER_SECOND: Final = 10
 MAX_SOURCES: Final = 10_000
 """Sources that are counted on their own; all others count as one."""
 
-_FLOODED: Final = frozenset({"reject", "auth_fail"})
+FLOODED: Final = frozenset({"reject", "auth_fail"})
+"""The kinds of rows that anyone can cause."""
 _SECOND: Final = 1_000_000_000
 
 
@@ -27,15 +28,13 @@ class _Window:
 
 
 class Floods:
-    """Counts rows of kinds that anyone can cause. The source of a row is `source` in its body, else its caller."""
+    """Counts rows of `FLOODED` kinds. The source of a row is `source` in its body, else its caller."""
 
     def __init__(self) -> None:
         self._windows: dict[str, _Window] = {}
 
     def admitted(self, row: Row, now: int) -> Row | None:
         """The row, perhaps with the number of those that were suppressed before it; None to suppress it as well."""
-        if row.kind not in _FLOODED:
-            return row
         source = str(row.body.get("source", row.caller))
         if source not in self._windows and len(self._windows) >= MAX_SOURCES:
             source = ""

@@ -12,7 +12,7 @@ import msgspec
 from sluicegate.store.audit_index import IndexedReader
 from sluicegate.store.base import AuditReader, Row
 from sluicegate.store.chain import Head, RecordedValues, StoredRow, beginning, encode_row, read_row
-from sluicegate.store.floods import Floods
+from sluicegate.store.floods import FLOODED, Floods
 
 
 class MemoryAudit:
@@ -36,7 +36,7 @@ class MemoryAudit:
     def note(self, row: Row) -> None:
         """Add a row."""
         now = self._clock()
-        admitted = self._floods.admitted(row, now)
+        admitted = self._floods.admitted(row, now) if row.kind in FLOODED else row
         if admitted is not None:
             line, digest, values = encode_row(self.head.seq + 1, self.head.hash, admitted, now)
             self._lines.append(line)

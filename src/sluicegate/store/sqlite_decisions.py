@@ -19,7 +19,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing, contextmanager, suppress
+from contextlib import ExitStack, aclosing, closing, contextmanager, suppress
 from typing import Final, TypeVar
 
 import msgspec
@@ -120,7 +120,8 @@ class SqliteDecisions:
             self._db = sqlite3.connect(path, timeout=locked_for, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as problem:
             raise _unavailable(problem) from problem
-        try:
+        with ExitStack() as on_failure:
+            on_failure.callback(self._db.close)
             with self._errors():
                 self._prepare(locked_for)
             if asks:
@@ -130,9 +131,7 @@ class SqliteDecisions:
                     self._lock = try_lock(os.path.join(self._runs, self.run))
             self._void_stopped()
             self._version = self._data_version()
-        except BaseException:  # Raised again; the file would stay open.
-            self._db.close()
-            raise
+            on_failure.pop_all()
 
     def _prepare(self, locked_for: float) -> None:
         run = self._db.execute
@@ -417,10 +416,10 @@ class SqliteDecisions:
             try:
                 yield self._db
                 self._db.execute("COMMIT")
-            except BaseException:  # Raised again; the transaction must not stay open.
-                with suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
-                raise
+            finally:
+                if self._db.in_transaction:  # It was not committed, and must not stay open.
+                    with suppress(sqlite3.Error):
+                        self._db.execute("ROLLBACK")
 
 
 def _digest(key: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 
-from sluicegate.exchange import Caller, Target
+from sluicegate.exchange import Caller, Handler, Target
 from sluicegate.gate.governance import Governance
 from sluicegate.gate.rules import Permission, subject_of
 from sluicegate.protocol.message import Params
@@ -44,7 +44,6 @@ class NarrowingGovernor:
         self._inner = inner
         self._of = of
         self._own = own
-        self.decide = inner.decide
         inner.policy.callers_above = self._callers_above
 
     def _callers_above(self, caller: Caller) -> Iterator[Caller]:
@@ -52,6 +51,16 @@ class NarrowingGovernor:
         while narrowing is not None:
             yield narrowing.caller
             narrowing = narrowing.above
+
+    @property
+    def decide(self) -> Handler:
+        """Returns the reply, or a refusal."""
+        return self._inner.decide
+
+    @property
+    def can_hide(self) -> bool:
+        """Yes: a sub-agent may be made at any time."""
+        return True
 
     @property
     def version(self) -> object:
@@ -64,9 +73,10 @@ class NarrowingGovernor:
         return False
 
     def class_of(self, caller: Caller) -> Hashable:
-        """Equal for callers that see the same."""
+        """Equal for callers that see the same; None if they see everything."""
         narrowing = self._of(caller.id)
-        return self._inner.class_of(caller) if narrowing is None else (narrowing, self._inner.class_of(caller))
+        by_rules = self._inner.class_of(caller) if self._inner.can_hide else None
+        return by_rules if narrowing is None else (narrowing, by_rules)
 
     def hides(self, caller: Caller, target: Target) -> bool:
         """Whether a caller may never use the target."""

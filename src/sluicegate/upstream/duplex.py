@@ -50,8 +50,8 @@ from sluicegate.upstream.server_messages import (
     NotificationRouter,
     RateCounter,
     ServerRequests,
+    SkippedLines,
 )
-from sluicegate.upstream.skipped_lines import SkippedLines
 
 if TYPE_CHECKING:
     from sluicegate.upstream.session_server import SessionServer

@@ -17,7 +17,7 @@ from typing import Final
 from sluicegate.errors import Truncated
 from sluicegate.http1 import Answer
 from sluicegate.protocol.framing import LineDecoder, TooLong
-from sluicegate.protocol.message import Message, Notification, Response, Result
+from sluicegate.protocol.message import Message, Notification, Response
 from sluicegate.protocol.parse_request import recover_id
 from sluicegate.protocol.parse_response import (
     Unreadable,
@@ -52,17 +52,6 @@ def decoded(data: bytes) -> Sequence[Message | Unreadable]:
     if not data.startswith(b"{") and data.lstrip().startswith(b"["):
         return decode_batch_tolerant(data)
     return (decode_tolerant(data),)
-
-
-def plain_result(answer: Answer, request_id: int) -> Result | None:
-    """The result in an answer that is one JSON body and here already, as nearly all are.
-
-    None for anything else, which `Messages` reads.
-    """
-    if answer.head.status != 200 or answer.head.media_type != JSON or (body := answer.whole()) is None:
-        return None
-    found = read_answer(body)
-    return found[1] if found is not None and found[0] == request_id else None
 
 
 class Chunks:

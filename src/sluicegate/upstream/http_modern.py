@@ -46,10 +46,11 @@ from sluicegate.protocol.modern_era import (
     with_profile,
 )
 from sluicegate.protocol.pagination import MAX_PAGES, as_raw, entries_of, is_beyond_limits, own_name, page_of, value_of
+from sluicegate.protocol.parse_response import read_result
 from sluicegate.protocol.tasks import REQUESTS
 from sluicegate.runtime.task_scope import TaskScope, Turns
-from sluicegate.upstream.http_endpoint import ACCEPT_BOTH, UpstreamEndpoint, is_about_session
-from sluicegate.upstream.http_messages import END_TIMEOUT, Messages, ended_early, plain_result
+from sluicegate.upstream.http_endpoint import ACCEPT_BOTH, JSON, UpstreamEndpoint, is_about_session
+from sluicegate.upstream.http_messages import END_TIMEOUT, Messages, ended_early
 
 log = logging.getLogger("sluicegate")
 
@@ -151,7 +152,8 @@ class ModernHttp:
         template, body = self._template_of(exchange), self._body_of(exchange, request_id)
         silence, resend = self._endpoint.timeouts.silence, exchange.method in _REPEATABLE
         answer = await self._endpoint.send_once(template, body, first_byte=silence, resend=resend)
-        reply = plain_result(answer, request_id)
+        # Nearly all answers are one JSON body, which is here already.
+        reply = read_result(answer.success(JSON), request_id)
         if reply is not None:
             return reply
         answer = await self._endpoint.followed(answer, template, body, first_byte=silence, resend=resend)

@@ -42,11 +42,12 @@ from sluicegate.protocol.message import (
 )
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import Discovery
+from sluicegate.protocol.parse_response import read_result
 from sluicegate.protocol.session_era import ClientSession
 from sluicegate.protocol.versions import LATEST_SESSION_VERSION
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.upstream.http_endpoint import ACCEPT_BOTH, ErrorAnswer, UpstreamEndpoint
-from sluicegate.upstream.http_messages import END_TIMEOUT, plain_result
+from sluicegate.upstream.http_endpoint import ACCEPT_BOTH, JSON, ErrorAnswer, UpstreamEndpoint
+from sluicegate.upstream.http_messages import END_TIMEOUT
 from sluicegate.upstream.http_session_streams import SessionStreams
 from sluicegate.upstream.inbox import Inbox
 from sluicegate.upstream.session_server import SessionServer
@@ -304,7 +305,8 @@ class SessionHttp:
             used, template, request = self._id, self._template, Request(request_id, exchange.method, params)
             body, silence, resend = encode(request), self._endpoint.timeouts.silence, exchange.method in _REPEATABLE
             answer = await self._endpoint.send_once(template, body, first_byte=silence, resend=resend)
-            result = plain_result(answer, request_id)
+            # Nearly all answers are one JSON body, which is here already.
+            result = read_result(answer.success(JSON), request_id)
             if result is not None:
                 return result
             answer = await self._endpoint.followed(answer, template, body, first_byte=silence, resend=resend)

@@ -1,4 +1,4 @@
-"""The messages of a server on a shared wire that are not answers: notifications and requests.
+"""The messages of a server on a shared wire that are not answers: notifications, requests, and lines that are skipped.
 
 The one rule: a message that cannot be attributed to one caller goes to the connection's own sink, never to a caller.
 """
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from sluicegate.upstream.session_server import Asker, SessionServer
 
 log = logging.getLogger("sluicegate")
+
+SKIPPED_LOGGED_A_MINUTE: Final = 5
 
 MAX_UNREAD: Final = 64 * 1024
 """Bytes of our answers that a server may leave unread before we stop reading its requests."""
@@ -222,3 +224,30 @@ class ServerRequests:
         for request_id in self._open:
             self._tasks.cancel((self, request_id))
         self._open.clear()
+
+
+class SkippedLines:
+    """Logs the first skipped lines of each minute (threats R3). Outlives the connection: servers may restart often."""
+
+    def __init__(
+        self,
+        name: str,
+        on_printed: Callable[[bytes], object] | None = None,
+        redact: Callable[[str], str] | None = None,
+    ) -> None:
+        """`on_printed`, if set, gets lines that are not JSON-RPC at all; all others are logged, masked by `redact`."""
+        self._name = name
+        self._on_printed = on_printed
+        self._redact = redact or str
+        self._rate = RateCounter()
+
+    def skip(self, line: bytes, problem: str, *, is_answer: bool) -> None:
+        """Report a line that cannot be read; `is_answer` if it seems to answer a request."""
+        if self._on_printed is not None and not is_answer and b'"jsonrpc"' not in line:
+            self._on_printed(line)
+        else:
+            self.log(f"{problem}: {ascii(self._redact(line[:200].decode(errors='backslashreplace')))}")
+
+    def log(self, problem: str) -> None:
+        if self._rate.count() <= SKIPPED_LOGGED_A_MINUTE:
+            log.warning("%s: a line is skipped because it %s", self._name, problem)

@@ -21,7 +21,7 @@ from sluicegate.upstream.dual_era import DualEra
 from sluicegate.upstream.duplex import DuplexConnection, Era
 from sluicegate.upstream.process import Child
 from sluicegate.upstream.redact import RedactedConnection, Redactor
-from sluicegate.upstream.skipped_lines import SkippedLines
+from sluicegate.upstream.server_messages import SkippedLines
 from sluicegate.upstream.spawn import Launched
 from sluicegate.upstream.stderr import MAX_LINE, StderrLog, visible
 

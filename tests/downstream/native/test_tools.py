@@ -62,6 +62,7 @@ class Hiding:
 
     version: object = 0
     allows_unlisted = False
+    can_hide = True
 
     async def decide(self, exchange: Exchange) -> Reply:
         return await send(exchange)

@@ -81,21 +81,25 @@ class LegacyTasks:
         if exchange.profile.progress_token is not None:
             self._lost(LOST_PROGRESS)
         self._deadlines[ticket.id] = deadline
+        has_ended = False
         try:
             reply = await _result(connection, exchange, ticket)
             value = self._opened(reply)
             if "content" not in value:  # An error; or an empty result, as some servers give for a failed task.
-                return _explained(reply, await _state(connection, exchange, ticket), self._name)
-            return _unrelated(reply, value)
-        except BaseException as problem:  # Raised again, mostly a cancellation: the task has to end.
-            if isinstance(problem, UpstreamError) and problem.delivered == "no":
+                reply = _explained(reply, await _state(connection, exchange, ticket), self._name)
+            else:
+                reply = _unrelated(reply, value)
+            has_ended = True
+            return reply
+        except UpstreamError as problem:
+            if problem.delivered == "no":
                 problem.delivered = "unknown"  # That is about the result. The call itself was delivered.
-            if self._scope is not None:
-                with suppress(RuntimeError):  # The connection is about to end.
-                    self._scope.start(_cancel(ticket.id, connection, exchange))
             raise
         finally:
             self._deadlines.pop(ticket.id, None)
+            if not has_ended and self._scope is not None:  # The call failed or was cancelled, so the task has to end.
+                with suppress(RuntimeError):  # The connection is about to end.
+                    self._scope.start(_cancel(ticket.id, connection, exchange))
 
     def _ticket_in(self, reply: Reply) -> "_Ticket | None":
         task = as_object(self._opened(reply).get("task"))

@@ -22,7 +22,7 @@ from sluicegate.errors import (
     UpstreamProtocolError,
 )
 from sluicegate.protocol.json_limits import DEFAULT_LIMITS, MARKS, has_many_marks
-from sluicegate.protocol.message import Notification, Params, Reply, Result, ToolText, read_tool_text
+from sluicegate.protocol.message import Notification, Params, Reply, Result, ToolText
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import SERVER_INFO_KEY, SUBSCRIPTION_KEY, subscription_of
 from sluicegate.protocol.translate.content import (
@@ -184,11 +184,9 @@ def reply_from_session(method: str, params: Params, reply: Reply) -> Reply:
     """
     if isinstance(reply, ErrorObject):
         return error_to_pass(method, params, reply, ())
-    raw = reply.value
-    if method == "tools/call":
-        raw = (read_tool_text(raw) or raw) if isinstance(raw, msgspec.Raw) else raw
-    if isinstance(raw, ToolText):
-        return Result(raw.marked())
+    if (text := reply.tool_text() if method == "tools/call" else None) is not None:
+        return Result(text.marked())
+    raw = reply.value.to_raw() if isinstance(reply.value, ToolText) else reply.value
     try:
         value = raw if isinstance(raw, dict) else _members_of(raw)
         changed = _result_from_session(method, value)

@@ -244,7 +244,7 @@ class Changing:
         await until(lambda: self.fetches >= wanted)
 
 
-async def test_lists_that_cannot_be_fetched_again_show_and_are_told_once_for_each_cause(
+async def test_failed_refreshes_keep_the_old_lists_and_are_logged_once_per_cause(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, "sluicegate")

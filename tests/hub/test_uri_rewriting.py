@@ -106,5 +106,5 @@ def test_what_names_no_resource_stays_as_it_is(reply: Reply) -> None:
         {"content": None, "_meta": {"ui": "uri"}},
     ],
 )
-def test_what_is_not_as_it_should_be_is_left_to_whoever_reads_it(value: Params) -> None:
+def test_malformed_results_pass_unchanged(value: Params) -> None:
     assert after("tools/call", value) == value

@@ -60,7 +60,7 @@ async def becomes(hub: Hub, name: str, state: MountState) -> None:
     await until(lambda: (mount := hub.find(name)) is not None and mount.state is state)
 
 
-async def test_a_list_says_who_is_away_only_while_it_is() -> None:
+async def test_a_list_names_a_degraded_server_only_while_it_is_degraded() -> None:
     async def answer(exchange: Exchange) -> Reply:
         return tools("one")
 
@@ -78,7 +78,7 @@ async def test_a_list_says_who_is_away_only_while_it_is() -> None:
         assert await told_of(hub) is None
 
 
-async def test_a_new_server_is_told_of_before_it_offers_anything_and_nobody_keeps_the_list_for_long() -> None:
+async def test_a_list_names_a_server_that_is_starting_and_may_not_be_cached() -> None:
     hub, new = Hub(), Scripted(one_tool, {"tools": {}})
     hub.mount("a", Scripted(one_tool, {"tools": {}}))
     async with asyncio.timeout(10), hub:
@@ -128,7 +128,7 @@ async def holding(server: sluicegate.Server) -> AsyncGenerator[tuple[Hub, Memory
         yield hub, upstream
 
 
-async def test_who_listens_to_a_resource_hears_of_it_from_the_server_that_takes_the_others_place() -> None:
+async def test_a_subscription_continues_on_the_server_that_replaces_another() -> None:
     server, heard = sluicegate.Server("notes"), Heard()
     server.add_resource("note://one", lambda: "1", name="one")
     async with holding(server) as (hub, upstream), TaskScope() as tasks:
@@ -158,7 +158,7 @@ async def test_lists_stay_as_they_are_until_the_server_in_the_others_place_is_th
             assert (await client.call("n__greet")).text == "hello"
 
 
-async def test_a_server_is_taken_away_though_whoever_wanted_it_did_not_wait() -> None:
+async def test_a_server_is_unmounted_though_the_wait_for_that_was_cancelled() -> None:
     server, release = sluicegate.Server("slow"), asyncio.Event()
 
     @server.tool
@@ -184,7 +184,7 @@ async def test_a_server_is_taken_away_though_whoever_wanted_it_did_not_wait() ->
         await until(lambda: texts == ["held"])
 
 
-async def test_one_that_hangs_while_it_starts_is_started_anew_at_once_when_told() -> None:
+async def test_a_server_that_hangs_while_it_starts_is_restarted_at_once_on_request() -> None:
     hub, server = Hub(), Scripted(one_tool, {"tools": {}})
     server.way.clear()
     mount = hub.mount("a", server)
@@ -198,7 +198,7 @@ async def test_one_that_hangs_while_it_starts_is_started_anew_at_once_when_told(
         assert (server.attempts, len(server.connections)) == (2, 1)
 
 
-async def test_a_tool_of_a_server_that_never_came_is_unknown_and_it_is_said_why() -> None:
+async def test_a_tool_of_a_server_that_never_started_is_unknown_with_the_reason() -> None:
     hub = Hub()
     hub.mount("ghost", sluicegate.stdio("no-such-program-anywhere"), MountSettings(prefix="ghost"))
     async with asyncio.timeout(20), hub:
@@ -250,7 +250,7 @@ def call_of_one() -> Exchange:
     return Exchange("tools/call", {"name": "late__one", "arguments": {}}, Heard())
 
 
-async def test_whoever_calls_a_tool_of_a_failed_server_at_a_url_finds_it_once_it_is_there(
+async def test_a_call_to_a_failed_server_at_a_url_reconnects_it_once_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mounts, "REQUESTED_RETRY_PAUSE", 0.0)
@@ -262,7 +262,7 @@ async def test_whoever_calls_a_tool_of_a_failed_server_at_a_url_finds_it_once_it
         assert isinstance(await hub(call_of_one()), Result)
 
 
-async def test_those_who_call_it_at_once_cause_one_try_together(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_to_a_failed_server_cause_one_attempt_per_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "REQUESTED_RETRY_PAUSE", 3600.0)
     async with hub_with_late(monkeypatch, MountSettings(prefix="late", is_light=True)) as (hub, late):
         for _ in range(10):

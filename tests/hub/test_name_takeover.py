@@ -110,7 +110,7 @@ class Late(Scripted):
             yield connection
 
 
-async def test_the_order_of_servers_and_not_that_of_their_starts_decides_who_is_called_what() -> None:
+async def test_the_order_of_servers_decides_colliding_names_whichever_starts_first() -> None:
     a, b = Offering("a"), Offering("b")
     a.lists["tools"].append(tool("search"))
     b.lists["tools"].append(tool("search"))
@@ -143,7 +143,7 @@ async def test_one_that_failed_to_start_and_comes_later_takes_nothing() -> None:
         assert {name: entry.mount for name, entry in hub.catalog.tools.items()} == {"a__search": "a", "search": "b"}
 
 
-async def test_a_schema_that_nobody_can_follow_costs_its_own_server_that_tool_and_others_nothing() -> None:
+async def test_a_deeply_nested_schema_removes_only_its_own_tool() -> None:
     a, b = Offering("a"), Offering("b")
     schema: Params = {"type": "object"}
     for _ in range(300):

@@ -311,7 +311,7 @@ async def cancelled(hub: Hub, server: Server, method: str) -> None:
         await calling
 
 
-async def test_a_caller_who_leaves_has_the_task_cancelled() -> None:
+async def test_a_cancelled_call_cancels_its_task_on_the_server() -> None:
     server = Server(tasks_result=never)
     async with mounted(server) as (hub, mount, _):
         await cancelled(hub, server, "tasks/result")
@@ -332,7 +332,7 @@ async def test_a_server_that_does_not_cancel_tasks_is_not_asked_to() -> None:
     assert server.methods == ["tools/call", "tasks/result"]
 
 
-async def test_a_server_that_does_not_answer_that_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_does_not_answer_a_cancellation_delays_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "TASK_ANSWERS_WITHIN", 0.02)
     server = Server(tasks_result=never, tasks_cancel=never)
     async with mounted(server) as (hub, _, _):
@@ -392,7 +392,7 @@ async def test_what_a_server_says_of_a_task_is_a_sign_of_life_of_that_one_alone(
 # ------------------------------------------------------------------------------------------------- what comes meanwhile
 
 
-async def test_what_the_server_asks_meanwhile_is_asked_of_the_caller_who_caused_it() -> None:
+async def test_a_question_during_a_task_goes_to_the_caller_of_the_task() -> None:
     answered: list[Params] = []
 
     async def work(exchange: Exchange) -> Reply:
@@ -422,7 +422,7 @@ async def test_a_page_that_a_task_wants_visited_is_and_then_there_is_another_tas
     assert all("task" in exchange.params for exchange in server.asked if exchange.method == "tools/call")
 
 
-async def test_that_progress_is_lost_is_counted_for_who_wanted_it() -> None:
+async def test_lost_progress_is_counted_for_calls_with_a_progress_token() -> None:
     async with mounted(Server()) as (hub, mount, _):
         await hub(call())
         assert not mount.calls.losses

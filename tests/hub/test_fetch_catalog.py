@@ -99,7 +99,7 @@ LARGE = "x" * 100_000
 
 
 @pytest.mark.parametrize("as_bytes", [True, False])
-async def test_what_is_too_large_or_too_much_is_left_out_and_said(as_bytes: bool) -> None:
+async def test_entries_beyond_the_limits_are_left_out_and_reported(as_bytes: bool) -> None:
     tools = [
         tool("long", description="x" * 11),
         tool("deep", outputSchema={"x": "y" * 100}),
@@ -182,7 +182,7 @@ async def test_a_page_of_millions_of_pieces_is_not_opened() -> None:
     assert offer.findings == ("s: its lists are larger than 8 MiB together; the rest, from its tools on, is left out.",)
 
 
-async def test_what_is_nested_so_deeply_that_nobody_can_follow_is_left_out() -> None:
+async def test_a_tool_with_a_deeply_nested_schema_is_left_out() -> None:
     schema: Params = {"type": "object"}
     for _ in range(300):
         schema = {"allOf": [schema]}
@@ -192,7 +192,7 @@ async def test_what_is_nested_so_deeply_that_nobody_can_follow_is_left_out() -> 
     assert offer.findings == ("s: left out of its tools, as too large or nested too deeply: 'deep'.",)
 
 
-async def test_entries_that_nobody_can_read_are_skipped() -> None:
+async def test_malformed_entries_are_skipped() -> None:
     page: Params = {"tools": [1, "x", [], {"name": 1}, tool("good"), None], "_meta": {"x": LARGE}}
     offer = await fetch_offer("s", Listing({"tools": {}}, tools_list={None: raw(page)}), OfferLimits())
     assert names(offer) == ["good"]

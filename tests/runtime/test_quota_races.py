@@ -8,7 +8,7 @@ from sluicegate.errors import LimitExceeded
 from sluicegate.runtime.quota import ConcurrencyLimit
 
 
-async def test_who_leaves_just_before_a_place_is_freed_is_passed_over() -> None:
+async def test_a_call_cancelled_just_before_a_place_is_freed_is_passed_over() -> None:
     places = ConcurrencyLimit("files", concurrency=1)
     assert places.try_acquire()
     leaving = asyncio.ensure_future(places.acquire())
@@ -24,7 +24,7 @@ async def test_who_leaves_just_before_a_place_is_freed_is_passed_over() -> None:
     assert (places.in_use, places.waiting) == (0, 0)
 
 
-async def test_more_places_go_to_those_who_wait() -> None:
+async def test_added_places_go_to_waiting_calls() -> None:
     places = ConcurrencyLimit("files", concurrency=1)
     assert places.try_acquire()
     waiting = [asyncio.ensure_future(places.acquire()) for _ in range(3)]

@@ -79,7 +79,7 @@ async def test_notices_pass_as_they_are() -> None:
     assert not bench.lost
 
 
-async def test_a_question_says_who_asks_and_the_answer_comes_back_under_the_servers_own_key() -> None:
+async def test_a_question_names_its_server_and_the_answer_has_the_key_of_the_server() -> None:
     bench = Bench("2026-07-28")
     answers = await bench.relay.ask({"mine": FORM})
     assert list(bench.caller.asked[0]) == ["files-1"]
@@ -121,9 +121,7 @@ async def test_words_of_progress_are_counted_where_the_caller_has_numbers_only(v
 
 
 @pytest.mark.parametrize(("version", "times"), [("2025-11-25", 0), ("2026-07-28", 2)])
-async def test_notices_between_two_rounds_are_counted_for_callers_who_have_no_stream_then(
-    version: str, times: int
-) -> None:
+async def test_notices_between_two_rounds_are_counted_for_callers_without_a_stream(version: str, times: int) -> None:
     bench = Bench(version)
     bench.caller.may_answer.clear()
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
@@ -164,7 +162,7 @@ async def test_no_time_passes_while_anybody_is_asked_whatever_the_server_says_me
         await second
 
 
-async def test_time_passes_again_when_nobody_is_asked_any_more() -> None:
+async def test_the_deadline_runs_again_after_a_question_is_answered() -> None:
     bench = Bench("2025-11-25", seconds=0.01)
     with pytest.raises(DeadlineExceeded), bench.relay:
         await bench.relay.ask({"mine": FORM})

@@ -106,7 +106,7 @@ def says(status: int, *headers: tuple[str, str]) -> Answer:
 
 
 @pytest.mark.parametrize("status", [302, 400, 401, 403, 404, 408, 409, 413, 422])
-async def test_a_request_that_is_refused_again_and_again_closes_the_server_to_nobody(status: int) -> None:
+async def test_repeated_refusals_of_one_request_do_not_open_the_circuit(status: int) -> None:
     remote = Remote()
     remote.bad = says(status)
     async with mounted(remote) as (hub, mount, _):
@@ -116,7 +116,7 @@ async def test_a_request_that_is_refused_again_and_again_closes_the_server_to_no
         assert mount.condition().state is MountState.READY
 
 
-async def test_a_server_that_leads_in_circles_closes_to_nobody() -> None:
+async def test_redirect_loops_do_not_open_the_circuit() -> None:
     remote = Remote()
     remote.bad = says(307, ("Location", "/mcp"))
     async with mounted(remote) as (hub, _, _):
@@ -166,7 +166,7 @@ async def test_a_server_that_failed_call_after_call_and_refuses_the_one_that_tri
 # --------------------------------------------------------------------------------------------- one that has no time now
 
 
-async def test_others_are_told_what_a_busy_server_said_and_not_that_it_failed(clock: Clock) -> None:
+async def test_other_calls_get_the_retry_time_of_a_busy_server(clock: Clock) -> None:
     remote = Remote()
     remote.bad = says(429, ("Retry-After", "7"))
     async with mounted(remote) as (hub, _, _):
@@ -245,7 +245,7 @@ async def failing(problem: Callable[[], UpstreamError]) -> AsyncGenerator[tuple[
     [(UpstreamClosed("gone"), True), (status_of(502), True), (status_of(500), False), (status_of(429), False)],
     ids=str,
 )
-async def test_a_server_that_may_come_back_as_another_is_met_anew(
+async def test_a_server_that_may_have_been_replaced_is_reconnected(
     clock: Clock, problem: UpstreamError, begins_anew: bool
 ) -> None:
     async with failing(lambda: problem) as (hub, server, _):
@@ -261,7 +261,7 @@ async def test_a_server_that_may_come_back_as_another_is_met_anew(
             assert len(server.connections) == 1
 
 
-async def test_a_server_that_seems_gone_is_not_met_anew_while_it_is_at_anothers_call(clock: Clock) -> None:
+async def test_a_server_that_seems_gone_is_not_reconnected_during_another_call(clock: Clock) -> None:
     async with failing(lambda: UpstreamClosed("gone")) as (hub, server, finish), TaskScope() as tasks:
         done: list[Reply] = []
 
@@ -282,7 +282,7 @@ async def test_a_server_that_seems_gone_is_not_met_anew_while_it_is_at_anothers_
         await until(lambda: bool(done))
 
 
-async def test_calls_that_end_with_an_older_connection_close_the_new_one_to_nobody() -> None:
+async def test_calls_that_end_with_an_old_connection_do_not_open_the_circuit_of_the_new_one() -> None:
     end, left = asyncio.Event(), 6
 
     async def answer(exchange: Exchange) -> Reply:

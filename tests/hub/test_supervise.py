@@ -42,7 +42,7 @@ def test_a_server_that_ends_now_and_then_is_started_again_at_once() -> None:
     assert {restarts.ended(100.0 * n, 0.5) for n in range(50)} == {Pause(0.5)}
 
 
-def test_who_asks_for_a_restart_begins_anew() -> None:
+def test_a_requested_restart_resets_the_backoff() -> None:
     restarts = Backoff()
     for now in range(5):
         restarts.ended(float(now), 0.5)
@@ -81,7 +81,7 @@ def test_failures_far_apart_leave_it_closed() -> None:
         assert not circuit.is_open
 
 
-def test_who_tried_and_left_lets_the_next_one_try() -> None:
+def test_an_abandoned_trial_lets_the_next_call_try() -> None:
     circuit = CircuitBreaker()
     for _ in range(5):
         circuit.failed(NOWHERE, 0.0)

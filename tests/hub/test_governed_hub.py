@@ -11,7 +11,7 @@ from sluicegate.hub.hub import Hub
 from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, opened
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.testing import MemoryUpstream
-from tests.hub.test_view import ACKNOWLEDGED, UPDATED, Listener
+from tests.hub.test_views import ACKNOWLEDGED, UPDATED, Listener
 
 ADA, BOB = Caller("ada"), Caller("bob")
 
@@ -38,6 +38,8 @@ class Judge:
     @property
     def allows_unlisted(self) -> bool:
         return True
+
+    can_hide = True
 
     def class_of(self, caller: Caller) -> Hashable:
         return caller.id if self.hidden else None
@@ -151,7 +153,7 @@ async def test_t11_lists_that_depend_on_the_caller_are_private() -> None:
         assert isinstance(reply, Result) and opened(reply)["cacheScope"] == "private"
 
 
-async def test_callers_who_see_the_same_share_one_encoded_page() -> None:
+async def test_callers_of_one_class_share_one_encoded_page() -> None:
     judge = Judge()
     judge.hidden = {"ada": {"forbidden"}}
     judge.class_of = lambda caller: "same"

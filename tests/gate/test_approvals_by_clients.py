@@ -37,7 +37,7 @@ async def test_a_session_era_client_is_asked_and_its_yes_lets_the_call_run(versi
         assert len(here.ran) == 1
 
 
-async def test_a_session_era_client_is_told_when_another_way_was_faster() -> None:
+async def test_a_question_to_a_session_era_client_is_withdrawn_when_it_was_answered_elsewhere() -> None:
     async with stage() as here, raw_client(here.hub) as client:
         await client.initialize(elicitation={})
         await session_call(client, 1)

@@ -34,7 +34,7 @@ async def test_clients_hear_of_changes_also_when_it_was_closed_in_between() -> N
                 assert await anext(aiter(changes))
 
 
-async def test_whoever_waits_for_a_server_to_be_taken_away_is_told_when_all_of_it_closes() -> None:
+async def test_a_wait_for_an_unmount_ends_when_the_hub_closes() -> None:
     hub = Hub()
     hub.mount("small", small())
     async with asyncio.timeout(10), asyncio.TaskGroup() as others:

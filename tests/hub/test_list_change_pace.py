@@ -78,7 +78,7 @@ Listen = Callable[[HttpClient], Awaitable[Answer]]
 
 
 @transports
-async def test_of_each_kind_the_first_is_told_at_once_and_the_next_not_before_its_time(
+async def test_the_first_change_of_each_kind_is_sent_at_once_and_the_next_is_delayed(
     monkeypatch: pytest.MonkeyPatch, listen: Listen
 ) -> None:
     async with staged(monkeypatch, pace=3600.0) as stage:
@@ -91,7 +91,7 @@ async def test_of_each_kind_the_first_is_told_at_once_and_the_next_not_before_it
 
 
 @transports
-async def test_who_comes_later_has_a_pace_of_its_own(monkeypatch: pytest.MonkeyPatch, listen: Listen) -> None:
+async def test_a_later_listener_has_its_own_pace(monkeypatch: pytest.MonkeyPatch, listen: Listen) -> None:
     async with staged(monkeypatch, pace=3600.0) as stage:
         stream = await listen(stage.client)
         stage.change(TOOLS)
@@ -102,7 +102,7 @@ async def test_who_comes_later_has_a_pace_of_its_own(monkeypatch: pytest.MonkeyP
 
 
 @transports
-async def test_of_many_changes_the_last_is_told_too(monkeypatch: pytest.MonkeyPatch, listen: Listen) -> None:
+async def test_many_changes_are_coalesced_and_the_last_is_sent(monkeypatch: pytest.MonkeyPatch, listen: Listen) -> None:
     async with staged(monkeypatch, pace=0.2) as stage:
         stream = await listen(stage.client)
         stage.change(TOOLS)

@@ -21,7 +21,7 @@ from sluicegate.protocol.modern_era import ACKNOWLEDGED, ClientProfile, complete
 from sluicegate.runtime.task_scope import TaskScope, forever
 from tests.hub.foreman import EXTENSION
 from tests.hub.scripted import Scripted, acknowledge, tools, until
-from tests.hub.test_governor import Judge
+from tests.hub.test_governed_hub import Judge
 
 KNOWS: Params = {"extensions": {EXTENSION: {}}}
 WORKING: Params = {"taskId": "t1", "status": "working", "ttlMs": None}
@@ -87,7 +87,7 @@ def about(hub: Hub, method: str = "tasks/get", **more: object) -> Exchange:
 # ----------------------------------------------------------------------------------------------------------- replies
 
 
-async def test_members_that_nobody_knows_survive_both_ways() -> None:
+async def test_unknown_members_survive_in_both_directions() -> None:
     answer = b'{"resultType":"complete","taskId":"t1","status":"working","ttlMs":null,"own":[1.5,{"taskId":"t1"}]}'
     async with mounted(saying(answer)) as (hub, server, _):
         reply = await hub(about(hub, later={"deep": [1]}))
@@ -97,7 +97,7 @@ async def test_members_that_nobody_knows_survive_both_ways() -> None:
         assert said == answer.replace(b'"t1"', msgspec.json.encode(task_of(hub)), 1)
 
 
-async def test_a_task_whose_result_asks_for_input_is_told_to_nobody() -> None:
+async def test_a_task_whose_result_asks_for_input_is_refused() -> None:
     asks = b'{"resultType":"input_required","inputRequests":{},"requestState":"own"}'
     answer = b'{"resultType":"complete","taskId":"t1","status":"completed","result":%b}' % asks
     async with mounted(saying(answer)) as (hub, _, _):
@@ -151,7 +151,7 @@ async def test_an_answer_that_is_none_is_the_servers_fault(method: str, answer: 
 @pytest.mark.parametrize(
     ("method", "times"), [("tasks/get", 2), ("tasks/cancel", 2), ("tasks/update", 1)], ids=lambda value: str(value)
 )
-async def test_what_acts_is_not_asked_for_again_when_nobody_knows_whether_it_did(method: str, times: int) -> None:
+async def test_a_task_method_with_effects_is_not_sent_again_after_a_doubtful_delivery(method: str, times: int) -> None:
     async with mounted(saying(UpstreamClosed("Gone."), Result(complete(WORKING)))) as (hub, server, _):
         with suppress(SluicegateError):
             await hub(about(hub, method))
@@ -178,7 +178,7 @@ async def test_the_result_that_begins_a_task_tells_of_it_as_any_other_does() -> 
         }
 
 
-async def test_the_answer_of_a_server_that_gave_the_id_to_somebody_else_meanwhile_is_told_to_nobody() -> None:
+async def test_an_answer_about_a_task_id_that_was_given_to_another_caller_is_withheld() -> None:
     asked, may_answer = asyncio.Event(), asyncio.Event()
 
     async def play(exchange: Exchange) -> Reply:
@@ -313,7 +313,7 @@ async def heard_by(*owns: str) -> AsyncGenerator[tuple[Client, Teller]]:
         scope.cancel_all()
 
 
-async def test_what_a_server_says_of_other_tasks_or_says_wrongly_is_told_to_nobody() -> None:
+async def test_malformed_notices_and_notices_of_other_tasks_are_dropped() -> None:
     async with heard_by("t1") as (client, teller):
         await teller.say("t2", "another's")
         listener = teller.listeners[-1]
@@ -325,7 +325,7 @@ async def test_what_a_server_says_of_other_tasks_or_says_wrongly_is_told_to_nobo
         assert len(client.heard) == 2
 
 
-async def test_only_what_was_agreed_to_is_told() -> None:
+async def test_only_notices_of_acknowledged_tasks_are_sent() -> None:
     teller = Teller(honours=["t1"])
     async with mounted(teller) as (hub, _, _), TaskScope() as scope:
         client = Client(hub, task_of(hub, "t1"), task_of(hub, "t2"))
@@ -351,7 +351,7 @@ async def test_a_server_that_lets_go_as_soon_as_it_has_agreed_ends_the_subscript
         assert [notice.method for notice in client.heard] == [ACKNOWLEDGED]
 
 
-async def test_what_a_client_wants_to_be_told_of_its_calls_is_no_business_of_the_server_here() -> None:
+async def test_log_level_and_progress_token_are_not_passed_with_a_listen() -> None:
     teller = Teller()
     async with mounted(teller) as (hub, _, _), TaskScope() as scope:
         profile = ClientProfile(capabilities=KNOWS, log_level="debug", progress_token=7, client_info={"name": "ada"})
@@ -383,7 +383,7 @@ async def test_nothing_that_a_server_says_wrongly_ends_the_subscription(more: Pa
         assert not client.reply.done()
 
 
-async def test_a_tool_that_is_hidden_meanwhile_is_told_of_no_more() -> None:
+async def test_notices_of_tasks_stop_when_their_tool_is_hidden() -> None:
     teller = Teller()
     async with mounted(teller) as (hub, _, _), TaskScope() as scope:
         other = TaskIds().seal(Caller(), TaskId("s", "fill", "t2"))
@@ -399,7 +399,7 @@ async def test_a_tool_that_is_hidden_meanwhile_is_told_of_no_more() -> None:
         scope.cancel_all()
 
 
-async def test_t16_a_tool_that_rules_deny_meanwhile_is_told_of_no_more_and_may_not_be_listened_to() -> None:
+async def test_t16_notices_of_tasks_stop_when_rules_deny_their_tool() -> None:
     teller, judge = Teller(), Judge()
     async with mounted(teller) as (hub, _, _), TaskScope() as scope:
         hub.govern(judge)
@@ -422,7 +422,7 @@ async def test_t16_a_tool_that_rules_deny_meanwhile_is_told_of_no_more_and_may_n
         scope.cancel_all()
 
 
-async def test_so_many_may_listen_to_a_server_at_a_time_and_whoever_is_beyond_is_told_that_it_does_not(
+async def test_listens_beyond_the_limit_of_a_server_are_acknowledged_without_tasks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(task_news, "MAX_LISTENS", 2)
@@ -442,7 +442,7 @@ async def test_so_many_may_listen_to_a_server_at_a_time_and_whoever_is_beyond_is
         scope.cancel_all()
 
 
-async def test_a_server_that_does_not_say_in_time_what_it_will_tell_of_holds_up_nobody(
+async def test_a_listen_that_the_server_does_not_acknowledge_in_time_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sluicegate.hub.listen.TASKS_ACCEPTED_WITHIN", 0.01)

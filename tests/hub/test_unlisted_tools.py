@@ -14,7 +14,7 @@ from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.message import Reply, Result
 from sluicegate.protocol.modern_era import complete
 from tests.hub.scripted import Scripted, tools
-from tests.hub.test_governor import Judge
+from tests.hub.test_governed_hub import Judge
 
 
 class Secretive(Scripted):

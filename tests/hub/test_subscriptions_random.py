@@ -142,9 +142,7 @@ async def trial(seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("most_uris", [1000, 6])
-def test_who_is_told_that_it_hears_of_a_resource_does_once_each_time(
-    most_uris: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_acknowledged_listener_gets_each_update_once(most_uris: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watches, "MAX_URIS", most_uris)
     found = {seed: problems for seed in range(200) if (problems := run_in_own_time(trial(seed)))}
     assert found == {}

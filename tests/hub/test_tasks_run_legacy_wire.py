@@ -121,7 +121,7 @@ async def test_it_never_asks_anybody_else(way: Way) -> None:
 
 
 @each_way
-async def test_who_leaves_has_it_cancelled_by_its_own_word(way: Way) -> None:
+async def test_a_cancelled_call_cancels_its_task_once(way: Way) -> None:
     async with mounted(way) as hub:
         calling = asyncio.gather(said(hub, "endless"))
         await seen(hub, "tasks/result")

@@ -9,7 +9,7 @@ from sluicegate.hub.catalog import OfferLimits
 from sluicegate.hub.fetch_catalog import LISTS, fetch_offer
 from sluicegate.protocol.message import Params
 from sluicegate.protocol.pagination import MAX_MALFORMED
-from tests.hub.test_offers import Listing, as_clients_see, raw, tool
+from tests.hub.test_fetch_catalog import Listing, as_clients_see, raw, tool
 
 OBJECT: Params = {"type": "object"}
 TOOL: Params = {"name": "t", "inputSchema": OBJECT}
@@ -49,7 +49,7 @@ WHOLE: list[tuple[str, Params]] = [
 
 
 @pytest.mark.parametrize(("which", "entry"), WHOLE)
-async def test_what_is_well_formed_passes_as_it_came_and_so_does_what_nobody_knows(which: str, entry: Params) -> None:
+async def test_well_formed_entries_and_unknown_members_pass_unchanged(which: str, entry: Params) -> None:
     assert await offered(which, entry) == ([entry], ())
 
 
@@ -138,7 +138,7 @@ async def test_a_number_of_thousands_of_digits_is_no_host_and_no_fault_of_ours()
     assert "(Expected a URI" in finding
 
 
-async def test_null_says_nothing_and_is_not_told() -> None:
+async def test_null_members_are_dropped_without_a_finding() -> None:
     nulls = dict.fromkeys(("title", "description", "icons", "_meta", "annotations", "execution", "outputSchema"))
     assert await offered("tools", {**TOOL, **nulls}) == ([TOOL], ())
     schema = OBJECT | {"properties": None, "required": None, "default": None}
@@ -148,7 +148,7 @@ async def test_null_says_nothing_and_is_not_told() -> None:
     assert await offered("prompts", PROMPT | {"arguments": None}) == ([PROMPT], ())
 
 
-async def test_a_property_that_may_be_anything_or_nothing_is_said_as_every_revision_says_it() -> None:
+async def test_boolean_property_schemas_become_objects() -> None:
     anything: Params = {}
     either, said = {"a": True, "b": False}, {"a": anything, "b": {"not": anything}}
     seen = await offered("tools", tool("t", inputSchema=OBJECT | {"properties": either}))

@@ -8,7 +8,7 @@ from sluicegate.errors import LimitExceeded
 from sluicegate.runtime.quota import ConcurrencyLimit
 
 
-async def test_a_place_that_is_freed_goes_to_whoever_waits_longest() -> None:
+async def test_a_freed_place_goes_to_the_longest_waiting_call() -> None:
     places = ConcurrencyLimit("s", concurrency=1)
     order: list[str] = []
 
@@ -39,7 +39,7 @@ async def test_a_full_queue_refuses_at_once() -> None:
         await waiting
 
 
-async def test_who_waits_too_long_is_told_and_takes_nothing() -> None:
+async def test_a_call_that_waits_too_long_is_refused_and_takes_no_place() -> None:
     places = ConcurrencyLimit("files", concurrency=1, longest_wait=0.01)
     assert places.try_acquire()
     with pytest.raises(LimitExceeded, match=r"busy for 0\.01 s \(`queue_wait`\)"):
@@ -48,7 +48,7 @@ async def test_who_waits_too_long_is_told_and_takes_nothing() -> None:
     assert (places.in_use, places.waiting) == (0, 0)
 
 
-async def test_who_is_cancelled_when_its_turn_comes_passes_it_on() -> None:
+async def test_a_call_cancelled_at_its_turn_passes_the_place_on() -> None:
     places = ConcurrencyLimit("files", concurrency=1)
     assert places.try_acquire()
     first = asyncio.ensure_future(places.acquire())
@@ -64,7 +64,7 @@ async def test_who_is_cancelled_when_its_turn_comes_passes_it_on() -> None:
     assert (places.in_use, places.waiting) == (0, 0)
 
 
-async def test_it_is_told_when_nothing_is_under_way_any_more() -> None:
+async def test_wait_idle_returns_when_the_last_place_is_freed() -> None:
     places = ConcurrencyLimit("files")
     assert places.try_acquire() and places.try_acquire()
     waiting = asyncio.ensure_future(places.wait_idle())

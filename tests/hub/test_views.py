@@ -131,7 +131,7 @@ async def test_a_cursor_is_of_no_use_to_another_caller_nor_for_another_list() ->
 # ------------------------------------------------------------------------------------------------------------- calls
 
 
-async def test_what_nobody_has_is_said_to_be_unknown() -> None:
+async def test_unknown_tools_prompts_resources_and_methods_are_refused() -> None:
     async with running("a") as hub:
         with pytest.raises(UnknownTarget, match="Unknown tool: total"):
             await ask(hub, "tools/call", {"name": "total"})
@@ -170,7 +170,7 @@ async def test_what_an_old_caller_cannot_hold_is_counted_with_the_server_it_came
     "reference",
     [{"type": "ref/prompt", "name": "nobody's"}, {"type": "ref/prompt"}, {"type": "ref/resource", "uri": "x://y"}],
 )
-async def test_completion_for_what_nobody_has_is_refused(reference: Params) -> None:
+async def test_completion_for_an_unknown_reference_is_refused(reference: Params) -> None:
     async with running("a") as hub:
         with pytest.raises(UnknownTarget):
             await ask(hub, "completion/complete", {"ref": reference, "argument": {"name": "to", "value": ""}})
@@ -199,7 +199,7 @@ async def listening(hub: Hub, wanted: Params) -> AsyncGenerator[Listener]:
         tasks.cancel_all()
 
 
-async def test_an_update_is_told_once_under_the_name_that_was_subscribed_to() -> None:
+async def test_an_update_is_sent_once_under_the_subscribed_name() -> None:
     async with running("a") as hub:
         for uri in ("a+note://one", "note://one"):
             async with listening(hub, {"resourceSubscriptions": [uri], "toolsListChanged": True}) as listener:

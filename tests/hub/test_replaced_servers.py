@@ -165,7 +165,7 @@ async def test_of_many_that_are_replaced_with_calls_under_way_the_oldest_is_ende
         assert await calls.end(under_way[0]) == "0 is gone; the call may have run."
 
 
-async def test_one_who_waits_for_somebody_to_take_it_away_waits_for_its_calls_for_a_while_only(
+async def test_an_unmount_waits_for_calls_only_for_a_limited_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hubs, "DRAIN", 0.01)
@@ -179,7 +179,7 @@ async def test_one_who_waits_for_somebody_to_take_it_away_waits_for_its_calls_fo
 
 
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
-async def test_who_waits_for_a_server_that_is_replaced_while_it_starts_is_answered_by_the_other(version: str) -> None:
+async def test_a_call_that_waits_for_a_starting_server_is_answered_by_its_replacement(version: str) -> None:
     first, second, third = Slow("first"), Slow("second"), Slow("third", version)
     async with serving(first) as (hub, calls):
         second.upstream.way.clear()
@@ -194,7 +194,7 @@ async def test_who_waits_for_a_server_that_is_replaced_while_it_starts_is_answer
         assert await calls.end(call) == said_by("third")
 
 
-async def test_who_waits_for_a_server_that_is_taken_away_is_told_so() -> None:
+async def test_a_call_that_waits_for_a_server_that_is_removed_is_refused() -> None:
     first, second = Slow("first"), Slow("second")
     async with serving(first) as (hub, calls):
         second.upstream.way.clear()
@@ -205,7 +205,7 @@ async def test_who_waits_for_a_server_that_is_taken_away_is_told_so() -> None:
         assert await calls.end(call) == "s was removed."
 
 
-async def test_who_listens_to_a_server_that_is_taken_away_and_comes_back_hears_of_it_again() -> None:
+async def test_a_subscription_continues_when_a_removed_server_is_mounted_again() -> None:
     hub, heard, libraries = Hub(), Recorder(), [Library() for _ in range(3)]
     capabilities: Params = {"resources": {"subscribe": True}}
     hub.mount("s", Scripted(libraries[0], capabilities), SETTINGS)

@@ -17,7 +17,7 @@ from sluicegate.protocol.message import Notification, Params, Reply, Result
 from sluicegate.protocol.modern_era import ACKNOWLEDGED, ClientProfile, complete
 from sluicegate.runtime.task_scope import TaskScope
 from tests.hub.scripted import Scripted, tools, until
-from tests.hub.test_governor import Judge
+from tests.hub.test_governed_hub import Judge
 from tests.upstream.raw_server import Recorder
 
 LOST = "log messages that belong to no call"
@@ -118,7 +118,7 @@ def heard(sink: Recorder) -> list[object]:
     return [notice.params["level"] for notice in sink.notices]
 
 
-async def test_each_client_that_set_a_level_is_told_a_line_once_from_that_level_on() -> None:
+async def test_each_client_gets_a_log_line_once_from_its_level_on() -> None:
     async with staged() as stage:
         curious, modest = await stage.listen("debug"), await stage.listen("error", version="2024-11-05")
         for level in ("debug", "info", "error"):
@@ -128,7 +128,7 @@ async def test_each_client_that_set_a_level_is_told_a_line_once_from_that_level_
         assert stage.lost == 0
 
 
-async def test_a_line_that_nobody_is_told_is_counted() -> None:
+async def test_a_log_line_without_a_recipient_is_counted() -> None:
     async with staged() as stage:
         await stage.say("info")
         assert stage.lost == 1
@@ -139,14 +139,14 @@ async def test_a_line_that_nobody_is_told_is_counted() -> None:
         assert stage.lost == 2 and sink.notices == []
 
 
-async def test_a_client_of_2026_07_28_is_told_none_however_it_listens() -> None:
+async def test_a_client_of_2026_07_28_gets_no_background_log_lines() -> None:
     async with staged() as stage:
         sink = await stage.listen("debug", version="2026-07-28")
         await stage.say("info")
         assert stage.lost == 1 and sink.notices == []
 
 
-async def test_what_may_be_about_another_caller_is_told_to_nobody() -> None:
+async def test_a_log_line_that_may_be_about_another_caller_is_not_sent() -> None:
     async with staged() as stage:
         ada, bob = await stage.listen("debug", caller="ada"), await stage.listen("debug", caller="bob")
         await stage.say("info")  # Nobody has called yet: whose it is cannot be known.
@@ -160,7 +160,7 @@ async def test_what_may_be_about_another_caller_is_told_to_nobody() -> None:
         assert len(ada.notices) == 1 and bob.notices == []
 
 
-async def test_a_client_is_told_lines_of_the_servers_that_it_sees_only() -> None:
+async def test_a_client_gets_log_lines_only_of_servers_that_it_sees() -> None:
     async with staged() as stage:
         handler = stage.hub.router("other", Share(servers=()))
         sink = await stage.listen("debug", handler=handler)
@@ -168,7 +168,7 @@ async def test_a_client_is_told_lines_of_the_servers_that_it_sees_only() -> None
         assert stage.lost == 1 and sink.notices == []
 
 
-async def test_a_server_logs_as_much_as_the_most_curious_wants_also_while_nobody_calls_it() -> None:
+async def test_a_server_gets_the_lowest_level_of_all_clients_without_any_call() -> None:
     async with staged() as stage:
         modest = await stage.listen("error")
         await until(lambda: stage.levels == ["error"])
@@ -180,7 +180,7 @@ async def test_a_server_logs_as_much_as_the_most_curious_wants_also_while_nobody
         await until(lambda: stage.levels == ["error", "debug", "error", None])
 
 
-async def test_a_server_that_comes_back_is_told_how_much_to_log() -> None:
+async def test_a_server_gets_the_log_level_again_after_a_restart() -> None:
     async with staged() as stage:
         await stage.listen("debug")
         await until(lambda: stage.levels == ["debug"])
@@ -228,7 +228,7 @@ async def test_roots_that_no_call_asks_for_are_refused_in_true_words_and_counted
     [{"data": "no level"}, {"level": "WARN", "data": "x"}, {"level": ["info"], "data": "x"}, {"level": "info"}],
     ids=str,
 )
-async def test_a_line_that_no_client_could_read_is_counted_and_told_to_nobody(params: Params) -> None:
+async def test_a_malformed_log_line_is_counted_and_not_sent(params: Params) -> None:
     async with staged() as stage:
         sink = await stage.listen("debug")
         await stage.send(params)
@@ -237,7 +237,7 @@ async def test_a_line_that_no_client_could_read_is_counted_and_told_to_nobody(pa
         assert stage.lost == 1
 
 
-async def test_a_line_of_a_newer_server_is_told_to_nobody_who_did_not_ask_for_it_with_a_call() -> None:
+async def test_a_background_log_line_of_a_newer_server_is_counted_and_not_sent() -> None:
     async with staged("2026-07-28") as stage:
         sink = await stage.listen("debug")
         await stage.call("bob")
@@ -245,7 +245,7 @@ async def test_a_line_of_a_newer_server_is_told_to_nobody_who_did_not_ask_for_it
         assert stage.lost == 1 and sink.notices == []
 
 
-async def test_who_only_listens_to_a_resource_is_somebody_a_line_may_be_about() -> None:
+async def test_a_log_line_may_be_about_a_caller_that_only_subscribed() -> None:
     async with staged() as stage:
         sink = await stage.listen("debug")
         await stage.call("ada")
@@ -264,7 +264,7 @@ async def test_who_only_listens_to_a_resource_is_somebody_a_line_may_be_about() 
             tasks.cancel_all()
 
 
-async def test_who_called_a_server_is_known_to_the_one_that_takes_its_place() -> None:
+async def test_the_replacement_of_a_server_knows_its_callers() -> None:
     async with staged() as stage:
         sink = await stage.listen("debug")
         await stage.call("bob")

@@ -188,7 +188,7 @@ async def test_a_call_becomes_a_task_that_is_asked_about_until_it_has_its_result
 
 
 @each_way
-async def test_questions_of_a_task_say_who_asks_and_are_answered_under_their_own_names(way: Way) -> None:
+async def test_questions_of_a_task_name_their_server_and_are_answered_by_their_keys(way: Way) -> None:
     async with mounted(way) as hub:
         task = await begin(hub, "multi_input")
         asked = cast(dict[str, dict[str, Params]], (await ended(hub, task, "input_required"))["inputRequests"])
@@ -273,7 +273,7 @@ async def test_the_extension_is_offered_if_a_server_has_it_and_only_where_that_i
         assert await offered(hub) is None
 
 
-async def test_what_is_offered_is_not_kept_while_a_server_has_not_said_what_it_has() -> None:
+async def test_discovery_may_not_be_cached_while_a_server_is_starting() -> None:
     async def late(exchange: Exchange) -> Reply:
         return tools("dig")
 
@@ -330,7 +330,7 @@ async def test_a_server_without_tasks_never_hears_of_them() -> None:
         assert not [entry for entry in found if str(entry[0]).startswith("tasks/") or entry[2]]
 
 
-async def test_a_server_that_cannot_do_without_is_heard_by_those_who_do_not_know_tasks() -> None:
+async def test_clients_without_tasks_get_the_error_of_a_server_that_requires_them() -> None:
     async with mounted(by_http) as hub:
         reply = await ask(hub, "tools/call", {"name": "s__failing_job", "arguments": {}}, knows={})
         assert reply == ErrorObject(MISSING_CAPABILITY, "It takes a task.", REQUIRED)
@@ -350,7 +350,7 @@ async def test_a_result_that_the_client_cannot_take_is_the_servers_fault(
         assert cast(Params, reply.data)["reason"] == "backend_protocol"
 
 
-async def test_a_server_that_never_said_that_it_has_tasks_may_not_give_one() -> None:
+async def test_a_task_of_a_server_that_did_not_declare_tasks_is_refused() -> None:
     async with mounted(by_http_without_tasks) as hub:
         reply = await ask(hub, "tools/call", {"name": "s__rogue", "arguments": {}})
         assert isinstance(reply, ErrorObject) and reply.code == INTERNAL_ERROR
@@ -386,7 +386,9 @@ async def test_an_id_that_is_no_text_is_refused(named: object) -> None:
 
 @each_way
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["begun anew", "replaced"])
-async def test_an_id_of_an_earlier_life_of_a_server_leads_to_nobody_elses_task(way: Way, is_replaced: bool) -> None:
+async def test_a_task_id_from_before_a_restart_does_not_reach_the_task_of_another_caller(
+    way: Way, is_replaced: bool
+) -> None:
     async with mounted(way) as hub, behind_a_pipe() as heir, by_http() as other:
         old = await begin(hub, "confirm_delete", caller="ada")
         if is_replaced or way is by_http:
@@ -438,7 +440,7 @@ async def test_a_task_is_known_where_its_tool_is_shown() -> None:
 # ------------------------------------------------------------------------------------------- servers that come and go
 
 
-async def test_a_server_that_begins_anew_says_itself_that_it_has_forgotten() -> None:
+async def test_a_restarted_server_answers_itself_that_a_task_is_unknown() -> None:
     async with mounted(behind_a_pipe) as hub:
         task = await begin(hub)
         await restart(hub)
@@ -467,7 +469,7 @@ async def test_a_server_that_comes_back_without_tasks_is_not_asked() -> None:
         assert reply.message == "Unknown task: its server, s, does not support tasks any more."
 
 
-async def test_a_server_that_is_away_is_said_to_be() -> None:
+async def test_a_request_for_a_task_of_an_unavailable_server_reports_that() -> None:
     hub = Hub()
     async with asyncio.timeout(20), hub:
         async with by_http() as upstream:
@@ -517,7 +519,7 @@ async def listening(
 
 
 @each_way
-async def test_who_listens_to_a_task_is_told_how_it_is_and_nobody_else(way: Way) -> None:
+async def test_only_the_listener_of_a_task_gets_its_notices(way: Way) -> None:
     async with mounted(way) as hub:
         one, two = await begin(hub), await begin(hub)
         async with listening(hub, one) as (ada, agreed), listening(hub, two) as (bob, _):
@@ -557,7 +559,7 @@ async def test_tasks_of_several_servers_are_listened_to_as_one() -> None:
             assert (await ada.next())["status"] == "cancelled"
 
 
-async def test_questions_and_results_that_are_told_are_as_those_that_are_asked_for() -> None:
+async def test_notices_of_a_task_have_the_same_content_as_its_state() -> None:
     async with mounted(by_http) as hub:
         task = await begin(hub, "confirm_delete")
         await ended(hub, task, "input_required")
@@ -620,7 +622,7 @@ async def test_what_are_no_ids_is_refused(wanted: object) -> None:
         assert isinstance(reply, ErrorObject) and reply.code == INVALID_PARAMS and "taskIds" in reply.message
 
 
-async def test_where_nobody_has_tasks_the_wish_to_hear_of_some_is_not_honoured_and_not_wrong() -> None:
+async def test_a_listen_for_tasks_is_accepted_without_tasks_where_no_server_has_them() -> None:
     async with mounted(by_http_without_tasks) as hub:
         for knows in (KNOWS, {}):
             async with listening(hub, "s.x", knows=knows, toolsListChanged=True) as (_, agreed):

@@ -118,7 +118,7 @@ async def test_t18_a_client_of_that_very_revision_gets_the_error_with_the_name_o
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18"])
-async def test_a_client_of_an_older_revision_is_told_where_to_go_and_that_is_counted(version: str) -> None:
+async def test_a_client_of_an_older_revision_gets_the_address_as_text_and_the_loss_is_counted(version: str) -> None:
     server, person = Server(), Person()
     assert "Sign in. https://example.com/in" in text_of(await settled(server, person, version=version, capabilities={}))
     assert server.losses == [PAGES]
@@ -138,12 +138,12 @@ async def test_a_client_of_2026_that_cannot_be_sent_to_pages_hears_what_is_missi
 
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_who_declines_is_told_that_it_was_needed(action: str) -> None:
+async def test_a_declined_visit_ends_the_call_with_the_reason(action: str) -> None:
     server = Server()
     assert "mail needs a page to be visited" in text_of(await settled(server, Person(action)))
 
 
-async def test_who_never_comes_back_ends_the_call() -> None:
+async def test_a_visit_that_never_completes_ends_the_call() -> None:
     assert text_of(await settled(Server(), Person("away"))) == "Nobody came back."
 
 
@@ -161,7 +161,7 @@ async def test_a_server_that_does_not_say_which_page(data: object) -> None:
     assert not person.asked
 
 
-async def test_visits_that_nobody_waited_for_do_not_keep_us_from_seeing_the_next() -> None:
+async def test_unexpected_visits_do_not_hide_later_ones() -> None:
     hub = Hub()
     mount = hub.mount("s", sluicegate.Server("s"))
     for number in range(3000):

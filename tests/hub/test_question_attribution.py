@@ -154,7 +154,7 @@ def text_of(reply: Reply) -> str:
 
 
 @pytest.mark.parametrize("is_bob_there", [False, True])
-async def test_a_question_right_before_the_answer_of_its_call_is_put_to_nobody_else(is_bob_there: bool) -> None:
+async def test_a_question_right_before_the_answer_of_its_call_reaches_no_other_caller(is_bob_there: bool) -> None:
     async with scene() as at:
         bobs = await at.begin(at.bob, "plain") if is_bob_there else None
         alices = await at.begin(at.alice, "plain")
@@ -167,7 +167,7 @@ async def test_a_question_right_before_the_answer_of_its_call_is_put_to_nobody_e
             at.server.send(result(bobs[0], DONE))
 
 
-async def test_the_question_of_a_task_goes_to_its_caller_whoever_else_waits() -> None:
+async def test_the_question_of_a_task_goes_to_its_caller_while_other_calls_wait() -> None:
     async with scene() as at:
         bobs = await at.begin(at.bob, "plain")
         alices = await at.begin(at.alice, "dig")
@@ -180,7 +180,7 @@ async def test_the_question_of_a_task_goes_to_its_caller_whoever_else_waits() ->
         assert (at.alice.asked, at.bob.asked) == (1, 0)
 
 
-async def test_what_a_task_asks_in_the_same_breath_as_its_ticket_is_asked_of_nobody_else() -> None:
+async def test_a_question_sent_together_with_the_ticket_of_a_task_reaches_no_other_caller() -> None:
     async with scene() as at:
         bobs = await at.begin(at.bob, "plain")
         alices = await at.begin(at.alice, "dig")
@@ -192,7 +192,7 @@ async def test_what_a_task_asks_in_the_same_breath_as_its_ticket_is_asked_of_nob
         assert at.bob.asked == 0
 
 
-async def test_a_log_line_of_a_task_is_given_to_nobody_else() -> None:
+async def test_a_log_line_of_a_task_reaches_no_other_caller() -> None:
     async with scene() as at:
         bobs = await at.begin(at.bob, "plain")
         alices = await at.begin(at.alice, "dig")

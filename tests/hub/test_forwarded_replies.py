@@ -16,8 +16,9 @@ from sluicegate.hub.call_sink import NO_PROGRESS
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings
 from sluicegate.protocol.json_limits import is_deep
-from sluicegate.protocol.message import Notification, Params, Reply, Result, as_array, as_object, opened
+from sluicegate.protocol.message import Notification, Params, Reply, Result, ToolText, as_array, as_object, opened
 from sluicegate.protocol.modern_era import ClientProfile
+from sluicegate.protocol.parse_response import read_answer
 from tests.hub.scripted import Answer, Scripted, tools
 from tests.upstream.raw_server import Recorder
 
@@ -103,6 +104,22 @@ async def test_a_result_that_no_client_can_read_is_an_error_that_names_the_serve
     assert (caught.value.reason, caught.value.delivered) == ("backend_protocol", "yes")
 
 
+async def test_text_content_in_the_answer_to_another_method_is_malformed() -> None:
+    read = read_answer(b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"x"}]}}')
+    assert read is not None and isinstance(read[1].value, ToolText)
+
+    async def answer(exchange: Exchange) -> Reply:
+        is_list = exchange.method == "prompts/list"
+        return Result({"resultType": "complete", "prompts": [{"name": "p"}]}) if is_list else read[1]
+
+    hub = Hub()
+    hub.mount("s", Scripted(answer, {"prompts": {}}), MountSettings(prefix="s"))
+    async with asyncio.timeout(10), hub:
+        await hub.settled()
+        with pytest.raises(UpstreamProtocolError, match="Object missing required field `messages`"):
+            await hub(Exchange("prompts/get", {"name": "s__p"}, Recorder(), ClientProfile("2026-07-28", {})))
+
+
 @pytest.mark.parametrize("typed", [True, False])
 @pytest.mark.parametrize(
     "result",
@@ -139,7 +156,7 @@ async def test_a_tool_that_ran_and_says_nothing_has_empty_content(
 
 @pytest.mark.parametrize("levels", [99, 100, 101, 300])
 @pytest.mark.parametrize("text", ["", "[", "]", '"', '\\"[[', "{\\", "\\\\", '"]"'])
-def test_depth_is_told_whatever_stands_in_strings(levels: int, text: str) -> None:
+def test_brackets_in_strings_do_not_count_as_depth(levels: int, text: str) -> None:
     value: object = text
     for level in range(levels):
         value = [text, value, text] if level % 2 else {text: value, "b": text}
@@ -173,7 +190,7 @@ async def test_progress_is_passed_on_while_it_rises_and_what_does_not_is_counted
 
 
 @pytest.mark.parametrize("code", [-32000, -32002, -32050, 0])
-async def test_a_code_that_a_newer_server_may_not_send_reaches_nobody_of_its_era(code: int) -> None:
+async def test_an_error_code_that_a_newer_server_may_not_send_becomes_an_internal_error(code: int) -> None:
     reply = await replied(ErrorObject(code, "m", {"a": 1}))
     assert reply == ErrorObject(-32603, "m", {"upstream": {"code": code, "message": "m", "data": {"a": 1}}})
 
@@ -192,7 +209,7 @@ async def test_other_codes_pass(code: int) -> None:
     st.integers(0, 110),
     st.integers(0, 3),
 )
-def test_depth_is_told_of_whatever_shape(value: object, levels: int, beside: int) -> None:
+def test_the_depth_of_any_shape_is_measured(value: object, levels: int, beside: int) -> None:
     empty: list[object] = []
     for _ in range(levels):
         around: list[object] = [*([empty] * beside), value]
