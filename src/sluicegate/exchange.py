@@ -18,7 +18,7 @@ from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import ClientProfile, Discovery
-from sluicegate.store.base import ApprovalAnswer
+from sluicegate.store.base import ApprovalAnswer, Coverage
 
 log: Final = logging.getLogger("sluicegate")
 
@@ -132,8 +132,8 @@ class Exchange(msgspec.Struct):
     """Sends it to its server; set by the router before the steps in front of the server."""
     original: Params | None = None
     """Its params as the client sent them, if a person has changed the arguments. Those in `params` are sent."""
-    answer: ApprovalAnswer | Refused | None = None
-    """What the program around this gateway says about a call for which a person is asked."""
+    answer: ApprovalAnswer | Refused | Coverage | None = None
+    """What the program around this gateway says about a call for which a person is asked, or why it is not asked."""
     request_id: str = ""
     """The id of the request in the audit log; set by the audit step."""
     state: object = None
@@ -204,6 +204,10 @@ class Step(Protocol):
         ...
 
 
+BEING_REVIEWED: Final = "Its definition is being reviewed; try again in a moment."
+"""Why a definition may not be used before the governor has decided on it."""
+
+
 class Governor(Protocol):
     """Stands in front of every server of a hub, and decides what each caller sees.
 
@@ -243,8 +247,8 @@ class Governor(Protocol):
         """The definitions that may not be used until a person has approved them, each with the reason."""
         ...
 
-    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str] | None:
-        """What `review` decided; None if it has not decided on all of them. Never waits."""
+    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+        """What `review` decided; those that it has not decided on are `BEING_REVIEWED`. Never waits."""
         ...
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import datetime
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 import pytest
@@ -986,6 +986,26 @@ async def test_giving_up_answers_open_requests_before_connections_close() -> Non
         for answer in (calling, session_calling):
             assert error_of((await answer.events())[-1].message)["code"] == 1031
         assert await client.listener.drain(5)
+
+
+async def test_giving_up_answers_a_request_whose_caller_is_not_known_yet() -> None:
+    loop, is_asked = asyncio.get_running_loop(), asyncio.Event()
+
+    async def caller() -> Caller:
+        is_asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def identify(request: IncomingRequest) -> Awaitable[Caller]:
+        loop.call_soon(endpoint.give_up)  # Before the first step of the task that waits for the caller.
+        return caller()
+
+    endpoint = HttpEndpoint(Stage().server, identify=identify)
+    async with asyncio.timeout(10), endpoint, serve(endpoint) as listener:
+        client = HttpClient(endpoint, listener)
+        answer = await client.modern("tools/list")
+        assert answer.status == 503 and is_asked.is_set()
+        await client.aclose()
 
 
 async def test_closing_the_server_first_ends_subscriptions_with_their_result() -> None:

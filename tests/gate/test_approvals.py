@@ -16,7 +16,7 @@ from sluicegate.gate.approval_text import as_lines, bind
 from sluicegate.protocol.message import Params, Result
 from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.store.base import Row
+from sluicegate.store.base import Approval, Decisions, Row
 from sluicegate.store.sqlite_decisions import SqliteDecisions
 from tests.gate.approval_stage import FORMS, NO, YES, AskedClient, reason, stage, text
 
@@ -132,6 +132,8 @@ async def test_t18_without_an_answer_in_time_nothing_runs() -> None:
         assert "did not answer within 0.05 s" in text(result)
         assert here.ran == [] and [row.verdict for row in here.audit.rows] == ["expired"]
         assert list(await here.decisions.open_questions()) == []
+        found = await here.decisions.find(here.told[0].id)
+        assert found is not None and found.state == "void"
 
 
 async def test_a_call_that_cannot_wait_longer_says_so_and_the_same_call_again_uses_the_answer() -> None:
@@ -171,6 +173,36 @@ async def test_a_client_that_calls_again_before_the_answer_waits_on() -> None:
         await here.decisions.decide(question.id, YES)
         assert text(await second.result()) == "wrote /a"
         assert len(here.ran) == 1 and len(here.told) == 1
+
+
+async def test_a_question_is_announced_once_though_its_first_call_is_given_up_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_posting, may_end, announced = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def post(question: Approval) -> None:
+        is_posting.set()
+        await may_end.wait()
+        announced.append(question.id)
+
+    async with stage() as here, TaskScope() as tasks:
+        monkeypatch.setattr(here.step, "_notify", post)
+        first = Calling(tasks, lambda: here.call(path="/a"))
+        await is_posting.wait()
+        second = Calling(tasks, lambda: here.call(path="/a"))
+        await here.until(lambda: here.waiting == 2)
+        is_posting.clear()
+        await first.give_up()
+        async with asyncio.timeout(5):
+            await is_posting.wait()
+        may_end.set()
+        question = await here.question()
+        third = Calling(tasks, lambda: here.call(path="/a"))
+        await here.until(lambda: here.waiting == 3)
+        await here.decisions.decide(question.id, YES)
+        assert text(await third.result()) == "wrote /a"
+        assert announced == [question.id]
+        await second.give_up()
 
 
 async def test_a_question_whose_clients_have_all_given_up_says_so() -> None:
@@ -329,20 +361,52 @@ async def test_t18_fifty_racing_approvers_have_one_effect(tmp_path: Path) -> Non
         assert [row.verdict for row in here.audit.rows] == ["approved"]
 
 
-async def test_an_answer_is_not_lost_to_another_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+def lock_twice(monkeypatch: pytest.MonkeyPatch, decisions: Decisions, operation: str) -> list[bool]:
+    """Let an operation fail twice, as if another process wrote. Returns a list that is empty after that."""
+    unlocked, busy = getattr(decisions, operation), [True, True]
+
+    async def locked(*arguments: object) -> object:
+        if busy:
+            busy.pop()
+            raise StateUnavailable("database is locked")
+        return await unlocked(*arguments)
+
+    monkeypatch.setattr(approvals, "RETRY_AFTER", 0.01)
+    monkeypatch.setattr(decisions, operation, locked)
+    return busy
+
+
+@pytest.mark.parametrize("operation", ["find", "take"])
+async def test_an_answer_is_not_lost_to_another_writer(monkeypatch: pytest.MonkeyPatch, operation: str) -> None:
     async with stage(hold=0.05) as here:
         await here.call(path="/a")
         await here.decisions.decide(next(iter(await here.decisions.open_questions())).id, YES)
-        take, busy = here.decisions.take, [True, True]
-
-        async def taken(approval_id: str) -> bool:
-            if busy:
-                busy.pop()
-                raise StateUnavailable("database is locked")
-            return await take(approval_id)
-
-        monkeypatch.setattr(here.decisions, "take", taken)
+        busy = lock_twice(monkeypatch, here.decisions, operation)
         assert text(await here.call(path="/a")) == "wrote /a"
+        assert busy == [] and [row.verdict for row in here.audit.rows] == ["expired", "approved"]
+
+
+async def test_a_yes_of_the_client_is_not_lost_to_another_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = answering({"action": "accept", "content": {"answer": "once"}})
+    async with stage() as here:
+        busy = lock_twice(monkeypatch, here.decisions, "decide")
+        assert text(await here.call(caller="local", sink=client, profile=FORMS, path="/a")) == "wrote /a"
+        assert busy == [] and [row.verdict for row in here.audit.rows] == ["approved"]
+
+
+async def test_a_question_is_abandoned_if_the_answer_of_the_client_cannot_be_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def locked(*arguments: object) -> bool:
+        raise StateUnavailable("database is locked")
+
+    client = answering({"action": "accept", "content": {"answer": "once"}})
+    async with stage() as here:
+        monkeypatch.setattr(approvals, "RETRY_AFTER", 0.01)
+        monkeypatch.setattr(here.decisions, "decide", locked)
+        with pytest.raises(StateUnavailable):
+            await here.call(caller="local", sink=client, profile=FORMS, path="/a")
+        assert (await here.question()).abandoned and here.ran == []
 
 
 async def test_a_wider_yes_lets_further_calls_of_this_tool_pass() -> None:

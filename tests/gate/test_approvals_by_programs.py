@@ -1,6 +1,7 @@
-"""Questions that the program around a gateway answers: what is kept of the answer, and how long it may take."""
+"""Questions that the program around a gateway answers: what is kept of the answer, and the time limit."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -23,25 +24,31 @@ class Stage:
         self.decisions = MemoryDecisions()
         self.audit = Rows(asyncio.Event())
         self.has_run = False
+        self.reply = Result({"content": []})
         given = ApprovalSettings(**settings)  # pyright: ignore[reportArgumentType]
         self._ask = ask
-        self._step = ApprovalStep(self.decisions, self.audit, given, rules_version=lambda: "r1")
+        self.step = ApprovalStep(self.decisions, self.audit, given, rules_version=lambda: "r1")
 
-    async def call(self) -> Params:
+    async def call(self, *, is_continued: bool = False) -> Params:
         target = Target("files", "tool", "write", "d1")
         params: Params = {"name": "files__write", "arguments": {}}
         exchange = Exchange("tools/call", params, NOBODY, caller=Caller("ada"), target=target, verdict=ASK)
+        exchange.is_continued = is_continued
         async with asyncio.timeout(10):
-            question = await self._step.question_for_program(exchange)
+            question = await self.step.question_for_program(exchange)
             if question is not None:
-                exchange.answer = await self._step.in_time(question, self._ask(exchange, question))
-            reply = await self._step(exchange, self._run)
+                exchange.answer = await self.step.in_time(question, self._ask(exchange, question))
+            await self.before_step()
+            reply = await self.step(exchange, self._run)
         assert isinstance(reply, Result)
         return opened(reply)
 
+    async def before_step(self) -> None:
+        """Called between the question and the step."""
+
     async def _run(self, exchange: Exchange) -> Reply:
         self.has_run = True
-        return Result({"content": []})
+        return self.reply
 
 
 async def always(exchange: Exchange, question: Approval) -> ApprovalAnswer | Refused:
@@ -83,3 +90,40 @@ async def test_a_program_has_more_time_than_the_people_of_a_gateway() -> None:
 
     await Stage(answer, wait=1.0).call()
     assert asked[0].deadline - asked[0].asked == 86_400 * 10**9
+
+
+async def test_a_grant_that_ends_after_the_program_was_not_asked_still_covers_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = Stage(always, hold=0.01)
+    await here.call()
+
+    async def revoke() -> None:
+        for grant in await here.decisions.grants():
+            await here.decisions.revoke(grant.id)
+
+    monkeypatch.setattr(here, "before_step", revoke)
+    assert (await here.call()).get("isError") is not True
+    assert [row.verdict for row in here.audit.rows] == ["approved", "granted"]
+    assert list(await here.decisions.open_questions()) == []
+
+
+@pytest.mark.parametrize(("seconds", "times_asked"), [(3599.0, 1), (3601.0, 2)])
+async def test_the_program_is_asked_about_a_retry_that_comes_too_late(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, times_asked: int
+) -> None:
+    asked: list[Approval] = []
+
+    async def once(exchange: Exchange, question: Approval) -> ApprovalAnswer | Refused:
+        asked.append(question)
+        return ApprovalAnswer(scope="once", by="ada", way="client")
+
+    here = Stage(once, hold=0.01)
+    here.reply = Result({"resultType": "input_required", "inputRequests": {}, "requestState": "s"})
+    await here.call()
+    monotonic = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + seconds)
+    here.reply = Result({"content": []})
+    assert (await here.call(is_continued=True)).get("isError") is not True
+    assert len(asked) == times_asked and list(await here.decisions.open_questions()) == []
+    assert [row.verdict for row in here.audit.rows] == ["approved"] * times_asked

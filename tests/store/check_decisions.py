@@ -148,6 +148,18 @@ async def a_void_question_cannot_be_answered(state: Decisions, clock: Clock) -> 
     assert not await state.take("bbbbbb")
 
 
+async def a_question_is_voided_after_its_deadline_and_observers_are_called(state: Decisions, clock: Clock) -> None:
+    await state.ask(question(state, clock), 10)
+    clock.now += 300 * SECOND
+    changes: list[Change] = []
+    state.observe(changes.append)
+    assert await state.void("aaaaaa")
+    found = await state.find("aaaaaa")
+    assert found is not None and found.state == "void"
+    assert changes == ["approvals"]
+    assert not await state.void("aaaaaa")
+
+
 async def a_wider_yes_is_a_grant(state: Decisions, clock: Clock) -> None:
     assert await state.find_grant("ada", "files", "tool", "write", "d1") is None
     await state.ask(question(state, clock), 10)

@@ -167,6 +167,22 @@ sys.stdin.read()
             assert await command.decide("aaaaaa", ONCE)
 
 
+async def test_observers_are_called_when_questions_of_a_killed_gateway_are_voided(path: str) -> None:
+    clock = Clock()
+    clock.now = time.time_ns()
+    changes: list[Change] = []
+    async with aclosing(SqliteDecisions(path, asks=False)) as command:
+        killed = SqliteDecisions(path)
+        await killed.ask(question(killed, clock), 10)
+        # What the system does when a process is killed: its lock is released, and nothing else happens.
+        assert killed._lock is not None  # pyright: ignore[reportPrivateUsage]
+        os.close(killed._lock)  # pyright: ignore[reportPrivateUsage]
+        killed._db.close()  # pyright: ignore[reportPrivateUsage]
+        command.observe(changes.append)
+        assert list(await command.open_questions()) == []
+        assert changes == ["approvals"]
+
+
 async def test_a_locked_file_is_a_refusal_and_not_a_wait(path: str) -> None:
     clock = Clock()
     async with aclosing(SqliteDecisions(path, locked_for=0.0, clock=clock)) as gateway:

@@ -5,7 +5,9 @@ It imports nothing that runs a gateway, so that a command loads quickly.
 
 import asyncio
 import secrets
+import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Final
 from urllib.parse import urlencode
 
@@ -50,10 +52,16 @@ class FolderOperations:
                 await changes.wait()
 
     async def wait_decided(self, approval_id: str) -> None:
-        """Return when a question has been answered or withdrawn. One that does not exist yet is awaited."""
+        """Return when a question was answered or withdrawn, or has expired. One that does not exist yet is awaited."""
         with _Changes(self._decisions) as changes:
             while (found := await self._decisions.find(approval_id)) is None or found.state == "pending":
-                await changes.wait()
+                # Its gateway may have been killed, so at the deadline there may be no change to wait for.
+                left = None if found is None else (found.deadline - time.time_ns()) / 10**9
+                if left is not None and left <= 0:
+                    return
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await changes.wait()
 
     # ---------------------------------------------------------------------------------------------------- grants
 

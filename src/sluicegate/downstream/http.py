@@ -213,7 +213,8 @@ class HttpEndpoint:
         """Cancel all requests in progress, and answer that we stop."""
         self._sessions.close()
         self._channels.close()
-        self._tasks.wind_up()
+        # Not at once: a task that is cancelled before its first step would leave its request without an answer.
+        asyncio.get_running_loop().call_soon(self._tasks.wind_up)
 
     # ------------------------------------------------------------------------------------------ identity and routes
 
@@ -245,8 +246,8 @@ class HttpEndpoint:
 
     def _hung_up_early(self, request: HttpRequest) -> None:
         """Stop waiting for the caller of a request whose client has gone. Once it is routed, this does nothing."""
-        if self._tasks.cancel(request):
-            request.abort()  # Here too: a task that is cancelled before its first step never runs its clean-up.
+        # Not at once: a task that is cancelled before its first step never runs its clean-up.
+        asyncio.get_running_loop().call_soon(self._tasks.cancel, request)
 
     async def _attend(self, request: HttpRequest, work: Awaitable[None]) -> None:
         """Do work before a request is routed or parsed. If the work fails, only this request does."""

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, ParamSpec, TypeVar
 
 import msgspec
 
@@ -48,14 +48,15 @@ from sluicegate.protocol.modern_era import complete
 from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
 from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.store.base import Approval, ApprovalAnswer, AuditLog, Change, Decisions, Row
+from sluicegate.store.base import Approval, ApprovalAnswer, AuditLog, Change, Coverage, Decisions, Grant, Row
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 RETRY_AFTER: Final = 0.3
-"""Seconds until an answer is tried to be used again."""
+"""Seconds until an operation of the store is tried again."""
 TRIES: Final = 5
-"""Attempts to use an answer while another process writes to the store."""
+"""Attempts to record, read or use an answer while another process writes to the store."""
 PROGRESS_EVERY: float = 10.0
 """Seconds between two notifications that say what is awaited."""
 MAX_QUESTIONS: Final = 50
@@ -126,8 +127,8 @@ class ApprovalStep:
         self._is_shared = is_shared
         self._ends: dict[str, float] = {}
         """When the questions of this process expire, on the clock that nobody can set (R31)."""
-        self._unannounced: set[str] = set()
-        """Questions that have not been announced yet."""
+        self._unannounced: dict[str, asyncio.Lock] = {}
+        """Questions that have not been announced yet. The call that announces one holds its lock."""
         self._holds: dict[str, list[_Hold]] = {}
         """The calls that wait for each question. The last one gets the answer: a client that gives up calls again, and
         may not say that it gave up."""
@@ -158,23 +159,19 @@ class ApprovalStep:
             return await proceed(exchange)  # The task exists because its call was approved.
         rules = self._rules_version()
         binding = bind(exchange, target, rules)
-        if exchange.is_continued and self._continues(binding):
-            return await self._run(exchange, binding, proceed)
-        if exchange.approved:
-            await self._record(exchange, covered_row(exchange, target))
-            return await self._run(exchange, binding, proceed)
         ends = time.monotonic() + self.settings.hold
         while True:
-            grant = await self._decisions.find_grant(
-                exchange.caller.id, target.server, target.kind, target.name, target.definition
-            )
-            if grant is not None:
-                await self._record(exchange, granted_row(exchange, target, grant))
+            coverage = await self._coverage(exchange, target, binding)
+            if coverage is not None:
+                if isinstance(coverage, Grant):
+                    await self._record(exchange, granted_row(exchange, target, coverage))
+                elif coverage == "approved":
+                    await self._record(exchange, covered_row(exchange, target))
                 return await self._run(exchange, binding, proceed)
             if not _may_be_held(exchange):
                 sentence = f"{_name(target)} needs the approval of a person, who is asked only when it is used."
                 return await _refusal(exchange, Refused(sentence))
-            if exchange.answer is not None:
+            if isinstance(exchange.answer, ApprovalAnswer | Refused):
                 question = self._question_for_program(exchange, target, verdict, binding)
                 return await self._answered(exchange, target, question, exchange.answer, proceed)
             is_up_to_client = verdict.needs_client or not self._is_shared
@@ -186,8 +183,8 @@ class ApprovalStep:
             if refusal is not None:
                 found = await self._decisions.find(question.id) or question
                 return await self._record_and_run(exchange, target, found, refusal, proceed)
-            decided = await self._decisions.find(question.id)
-            if decided is None or not await self._take(question.id):
+            decided = await _retried(self._decisions.find, question.id)
+            if decided is None or not await _retried(self._decisions.take, question.id):
                 continue  # An equal call has used the answer, which is good for one.
             self._ends.pop(question.id, None)
             refusal = None if decided.state == "approved" else declined(target, decided)
@@ -206,21 +203,33 @@ class ApprovalStep:
     async def question_for_program(self, exchange: Exchange) -> Approval | None:
         """The question that the program around this gateway has to answer before a call runs; None if there is none.
 
+        What lets the call run without one is kept in `exchange.answer`: it may end before the call runs.
+
         Raises:
             Refused: the call is too long to be shown.
         """
         target, verdict = exchange.target, exchange.verdict
-        if target is None or verdict is None or verdict.action != "ask" or exchange.approved:
+        if target is None or verdict is None or verdict.action != "ask":
             return None
         if exchange.method in TASK_REQUESTS or not _may_be_held(exchange):
             return None
         binding = bind(exchange, target, self._rules_version())
-        if exchange.is_continued and binding in self._continued:
-            return None
-        place = (target.server, target.kind, target.name, target.definition)
-        if await self._decisions.find_grant(exchange.caller.id, *place) is not None:
+        coverage = await self._coverage(exchange, target, binding)
+        if coverage is not None:
+            exchange.answer = coverage
             return None
         return self._question_for_program(exchange, target, verdict, binding)
+
+    async def _coverage(self, exchange: Exchange, target: Target, binding: str) -> Coverage | None:
+        """What lets a call run without a question. The one retry of a call that ran is used up by this."""
+        if exchange.answer is not None and not isinstance(exchange.answer, ApprovalAnswer | Refused):
+            return exchange.answer
+        if exchange.is_continued and self._continues(binding):
+            return "continued"
+        if exchange.approved:
+            return "approved"
+        place = (target.server, target.kind, target.name, target.definition)
+        return await self._decisions.find_grant(exchange.caller.id, *place)
 
     def _question_for_program(self, exchange: Exchange, target: Target, verdict: Verdict, binding: str) -> Approval:
         return question_of(exchange, target, verdict, binding, self._decisions.run, self.settings.program_wait)
@@ -251,14 +260,6 @@ class ApprovalStep:
         if refusal is not None:
             return await _refusal(exchange, refusal)
         return await self._run(exchange, question.binding, proceed)
-
-    async def _take(self, question_id: str) -> bool:
-        """Use the answer; tried a few times, since it would be a pity to lose it to another writer."""
-        for _ in range(TRIES - 1):
-            with suppress(StateUnavailable):
-                return await self._decisions.take(question_id)
-            await asyncio.sleep(RETRY_AFTER)
-        return await self._decisions.take(question_id)
 
     async def _record(self, exchange: Exchange, row: Row) -> None:
         """Write a row with the digest of the arguments, which is that of the decision's row."""
@@ -294,8 +295,10 @@ class ApprovalStep:
             ended = [id for id, end in self._ends.items() if end < time.monotonic()]
             for id in ended:
                 del self._ends[id]
+                self._unannounced.pop(id, None)
             self._ends[new.id] = time.monotonic() + self.settings.wait
-            self._unannounced.add(new.id)
+            if self._notify is not None:
+                self._unannounced[new.id] = asyncio.Lock()
         return found
 
     async def _decision(self, exchange: Exchange, hold: _Hold, rules: str, ends: float) -> Refused | None:
@@ -313,7 +316,7 @@ class ApprovalStep:
                     return await self._until_decided(hold, rules, ends)
                 finally:
                     tasks.cancel_all()
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, StateUnavailable):
             with suppress(StateUnavailable, TimeoutError):
                 async with asyncio.timeout(LEAVE_WITHIN):
                     await self._left(question)
@@ -338,10 +341,9 @@ class ApprovalStep:
     def _ask_everyone(self, tasks: TaskScope, exchange: Exchange, hold: _Hold) -> None:
         if exchange.profile.progress_token is not None:
             tasks.start(_report(exchange, hold.question))
-        is_new = hold.question.id in self._unannounced
-        self._unannounced.discard(hold.question.id)
-        if self._notify is not None and is_new:
-            tasks.start(_notified(self._notify, hold.question))
+        lock = self._unannounced.get(hold.question.id)
+        if self._notify is not None and lock is not None:
+            tasks.start(self._announce(self._notify, hold.question, lock))
         if self._may_ask(exchange):
             asked = form(hold.question, lambda: hold.hear("gone"))
             if asked is not None:
@@ -350,6 +352,15 @@ class ApprovalStep:
                 tasks.start(_ask_client(exchange, hold, asked))
             elif hold.is_up_to_client:
                 hold.hear("unseen")
+
+    async def _announce(
+        self, notify: Callable[[Approval], Awaitable[None]], question: Approval, lock: asyncio.Lock
+    ) -> None:
+        # A client that gives up cancels this. An equal call that waits for the lock, or comes later, announces it then.
+        async with lock:
+            if question.id in self._unannounced:
+                await notify(question)
+                self._unannounced.pop(question.id, None)
 
     def _may_ask(self, exchange: Exchange) -> bool:
         who = self.settings.client
@@ -364,8 +375,8 @@ class ApprovalStep:
             said, hold.said = hold.said, None
             hold.wake.clear()
             if isinstance(said, ApprovalAnswer):
-                await decisions.decide(question.id, said)  # If it is not the first, the first one counts.
-            found = await decisions.find(question.id)
+                await _retried(decisions.decide, question.id, said)  # The first answer counts.
+            found = await _retried(decisions.find, question.id)
             if found is None or found.state == "void":
                 return ApprovalExpired(f"The question about {name} was withdrawn; nothing was run.")
             if found.state != "pending":
@@ -398,6 +409,15 @@ class ApprovalStep:
         """When a question expires, on the monotonic clock. A clock that was set forward ends it earlier."""
         left = (question.deadline - time.time_ns()) / _SECOND
         return min(self._ends.get(question.id, time.monotonic() + left), time.monotonic() + left)
+
+
+async def _retried(operation: Callable[P, Awaitable[T]], *arguments: P.args, **named: P.kwargs) -> T:
+    """The result of an operation of the store. An answer must not be lost because another process writes to it."""
+    for _ in range(TRIES - 1):
+        with suppress(StateUnavailable):
+            return await operation(*arguments, **named)
+        await asyncio.sleep(RETRY_AFTER)
+    return await operation(*arguments, **named)
 
 
 async def _pause(wake: asyncio.Event, seconds: float) -> None:
@@ -436,10 +456,6 @@ async def _ask_client(exchange: Exchange, hold: _Hold, asked: Question) -> None:
     # Unless it is up to the client others may answer: a program perhaps closed it that has no person to ask.
     if isinstance(said, ApprovalAnswer) or hold.is_up_to_client:
         hold.hear(said)
-
-
-async def _notified(notify: Callable[[Approval], Awaitable[None]], question: Approval) -> None:
-    await notify(question)
 
 
 async def _report(exchange: Exchange, question: Approval) -> None:

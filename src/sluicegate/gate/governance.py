@@ -113,8 +113,8 @@ class Governance:
         """Which definitions may not be used until a person has approved them, and why."""
         return self.pins.review(definitions)
 
-    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str] | None:
-        """What `review` decided; None if it has not decided on all of them."""
+    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+        """What `review` decided; those that it has not decided on are `BEING_REVIEWED`."""
         return self.pins.reviewed(definitions)
 
     def note_refusal(self, exchange: Exchange, problem: SluicegateError) -> None:

@@ -17,7 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from sluicegate.errors import StateUnavailable
-from sluicegate.exchange import Target
+from sluicegate.exchange import BEING_REVIEWED, Target
 from sluicegate.gate.lock_file import LOCK_NAME, Locked
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.store.base import AuditLog, Pin, Pins, Row
@@ -163,25 +163,22 @@ class PinnedDefinitions:
         self._hinted: set[Target] = set()
         """Definitions whose hints were reported."""
 
-    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str] | None:
-        """Which of these may not be used, and why; None if `review` has to decide on some of them first."""
+    def reviewed(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
+        """Which of these may not be used, and why; `BEING_REVIEWED` if `review` has not decided on it."""
         decided = self._decided
-        if not all(target in decided for target in definitions):
-            return None
-        return {target: why for target in definitions if (why := decided[target])}
+        return {target: why for target in definitions if (why := decided.get(target, BEING_REVIEWED))}
 
     async def review(self, definitions: Mapping[Target, Params]) -> Mapping[Target, str]:
         """Which of these may not be used, and why. It waits for the store."""
         if len(self._decided) > MAX_DECIDED:
             self._decided = {}
             self._hinted.clear()
-        while (found := self.reviewed(definitions)) is None:
+        while new := {target: each for target, each in definitions.items() if target not in self._decided}:
             known = self._decided
-            new = {target: definition for target, definition in definitions.items() if target not in known}
             whys = await self._decide(new)
             if self._decided is known:  # Else something was approved meanwhile, or the lock file has changed.
                 known.update(whys)
-        return found
+        return self.reviewed(definitions)
 
     def forget(self) -> None:
         """Decide again: a definition was approved, or the lock file has changed."""

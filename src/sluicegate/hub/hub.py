@@ -5,12 +5,13 @@ import logging
 import re
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
 from sluicegate import __version__
 from sluicegate.errors import ConfigError
-from sluicegate.exchange import DescribeTool, Exchange, Governor, Handler, Step, Target, Upstream, chain
+from sluicegate.exchange import BEING_REVIEWED, DescribeTool, Exchange, Governor, Handler, Step, Target, Upstream, chain
 from sluicegate.hub.catalog import Catalog, Offer, Share, Subset, build_catalog, definitions_of, without_quarantined
 from sluicegate.hub.context import MAX_INSTRUCTIONS, PAGE_SIZE, HubContext
 from sluicegate.hub.instructions import instructions_to_review
@@ -32,6 +33,13 @@ MAX_DRAINING: Final = 4
 """Replaced servers of one name that may have calls in progress; the calls of older ones are ended."""
 MAX_LOGGED: Final = 5
 """Findings that are logged at a time: a server may have thousands."""
+
+REVIEW_PATIENCE: float = 0.5
+"""Seconds after which a catalog is shown without the definitions whose review is not over."""
+MAX_REVIEW: float = 10.0
+"""Seconds after which a review has failed."""
+REVIEW_AGAIN_AFTER: float = 5.0
+"""Seconds after which a review that failed is tried again, unless something changes before."""
 
 _prefix: Final = re.compile(r"[A-Za-z0-9_-]{1,31}")
 """Also the rule of `prefix` in sluicegate.toml."""
@@ -85,6 +93,11 @@ class Hub:
         self._is_rebuilding = False
         self._reviewing: asyncio.Event | None = None
         """Set at the end of the review that is in progress."""
+        self._has_undecided = False
+        """Whether the catalog leaves out definitions because they are being reviewed."""
+        self._has_review_failed = False
+        self._next_review: asyncio.TimerHandle | None = None
+        """Starts a review again after one that failed."""
         self._next_change = asyncio.Event()
         self._graces: dict[Mount, asyncio.TimerHandle] = {}
         self._draining: dict[Mount, None] = {}  # A dict for its order.
@@ -109,7 +122,7 @@ class Hub:
         self._loop = asyncio.get_running_loop()
         self._is_closed = asyncio.Event()
         self._is_rebuilding = False  # Its callback may have been lost with another loop.
-        self._reviewing = None
+        self._reviewing = self._next_review = None
         self._next_change = asyncio.Event()
         self._listened_to.clear()
         await self.wait_reviewed()
@@ -139,6 +152,8 @@ class Hub:
                 for timer in self._graces.values():
                     timer.cancel()
                 self._graces.clear()
+                if self._next_review is not None:
+                    self._next_review.cancel()
                 self._is_closed.set()
 
     async def wait_closed(self) -> None:
@@ -264,7 +279,7 @@ class Hub:
     def _take_away(self, mount: Mount, seconds: float) -> None:
         del self._mounts[mount.name]
         self._listened_to[mount.name] = mount.subscriptions
-        self._rebuild()
+        self._rebuild(at_once=True)
         self._let_go(mount, seconds)
 
     def _let_go(self, mount: Mount, seconds: float) -> None:
@@ -318,12 +333,21 @@ class Hub:
         await self.wait_reviewed()
 
     async def wait_reviewed(self) -> None:
-        """Return once the catalog shows what the mounts offer now, as far as the governor allows it."""
-        while not self._rebuild():
-            if self._reviewing is not None:
-                await self._reviewing.wait()
-            else:
-                await self._review()
+        """Return once the catalog shows what the mounts offer now, as far as the governor allows it.
+
+        If the review fails or takes too long, the catalog is without the definitions that were not reviewed.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MAX_REVIEW):
+                while not self._rebuild():
+                    if self._reviewing is not None:
+                        await self._reviewing.wait()
+                    else:
+                        await self._review()
+                    if self._has_review_failed:
+                        break
+        if self._tasks is None:
+            self._rebuild(at_once=True)  # In an open hub, the review does it.
 
     def can_answer(self, exchange: Exchange) -> bool:
         """Whether the servers that an exchange needs are known, from this start or remembered from an earlier one."""
@@ -379,8 +403,8 @@ class Hub:
             self._is_rebuilding = True
             asyncio.get_running_loop().call_soon(self._refresh)
 
-    def _refresh(self) -> None:
-        if self._rebuild():  # Else it is called again after the review.
+    def _refresh(self, *, at_once: bool = False) -> None:
+        if self._rebuild(at_once=at_once) or at_once:  # Else it is called again after the review.
             self._next_change.set()
             self._next_change = asyncio.Event()
 
@@ -414,19 +438,28 @@ class Hub:
             if (level := self.log.level_of(mount.name)) != mount.log_level:
                 mount.log_at(level)
 
-    def _rebuild(self) -> bool:
-        """Show what the mounts offer now; False if that has to be reviewed first, which is started then."""
+    def _rebuild(self, *, at_once: bool = False) -> bool:
+        """Show what the mounts offer now; False if some of it has to be reviewed first, which is started then.
+
+        Until that is done nothing changes: most reviews are short, and a tool whose definition changed would leave the
+        lists for a moment. With `at_once`, all is shown but the definitions that are being reviewed (T21).
+        """
         self._is_rebuilding = False
         shares, instructions = self._current_shares(), instructions_to_review(self.mounts)
-        if shares == self._shares and instructions == self._instructions:
+        if shares == self._shares and instructions == self._instructions and not self._has_undecided:
             return True
-        catalog = self._built(shares, instructions)
-        if catalog is None:
+        catalog, has_undecided = self._built(shares, instructions)
+        if has_undecided:
             if self._tasks is not None and self._reviewing is None:
                 self._reviewing = asyncio.Event()
                 self._tasks.start(self._review_and_refresh(self._reviewing))
-            return False
-        self._shares, self._instructions = shares, instructions
+            if not at_once:
+                return False
+        self._shares, self._instructions, self._has_undecided = shares, instructions, has_undecided
+        self._show(catalog)
+        return not has_undecided
+
+    def _show(self, catalog: Catalog) -> None:
         before = frozenset(self.catalog.findings)
         self.catalog = catalog
         news = [finding for finding in catalog.findings if finding not in before]
@@ -437,7 +470,6 @@ class Hub:
         for router in self._routers.values():
             router.set_catalog(self.catalog)
         self._set_log_levels()
-        return True
 
     def _current_shares(self) -> list[Share]:
         return [
@@ -451,26 +483,45 @@ class Hub:
         ]
 
     async def _review_and_refresh(self, is_over: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        if self._next_review is not None:
+            self._next_review.cancel()
+        patience = loop.call_later(REVIEW_PATIENCE, partial(self._refresh, at_once=True))
         try:
             await self._review()
+            if self._has_review_failed:
+                self._next_review = loop.call_later(REVIEW_AGAIN_AFTER, self._refresh)
+                self._refresh(at_once=True)  # Here, since no other review starts before the end of this one.
         finally:
+            patience.cancel()
             self._reviewing = None
             is_over.set()
-        self._refresh()
+        if not self._has_review_failed:
+            # At once: a server that keeps changing its lists must not keep the changes of others from being shown.
+            self._refresh(at_once=True)
 
     async def _review(self) -> None:
-        """Let the governor decide on what the mounts offer now."""
-        if self._context.governor is not None:
-            definitions = definitions_of(self._unreviewed(self._current_shares()))
-            await self._context.governor.review(definitions | instructions_to_review(self.mounts))
+        """Let the governor decide on what the mounts offer now. A failure is logged, once until it works again."""
+        governor = self._context.governor
+        if governor is None:
+            return
+        definitions = definitions_of(self._unreviewed(self._current_shares()))
+        try:
+            async with asyncio.timeout(MAX_REVIEW):
+                await governor.review(definitions | instructions_to_review(self.mounts))
+            self._has_review_failed = False
+        except Exception:  # An edge: a store may raise anything, and the scope of this task owns all mounts.
+            if not self._has_review_failed:
+                log.exception("New definitions of servers could not be reviewed, so they are not shown yet.")
+            self._has_review_failed = True
 
-    def _built(self, shares: Sequence[Share], instructions: Mapping[Target, Params] | None = None) -> Catalog | None:
-        """The catalog of these shares; None if the governor has to review some definitions or instructions first."""
+    def _built(self, shares: Sequence[Share], instructions: Mapping[Target, Params]) -> tuple[Catalog, bool]:
+        """The catalog of these shares; and whether the governor has to review some definitions or instructions."""
         catalog = self._unreviewed(shares)
         if self._context.governor is None:
-            return catalog
-        whys = self._context.governor.reviewed(definitions_of(catalog) | dict(instructions or {}))
-        return None if whys is None else without_quarantined(catalog, whys)
+            return catalog, False
+        whys = self._context.governor.reviewed(definitions_of(catalog) | dict(instructions))
+        return without_quarantined(catalog, whys), BEING_REVIEWED in whys.values()
 
     def _unreviewed(self, shares: Sequence[Share]) -> Catalog:
         return build_catalog(

@@ -11,7 +11,7 @@ from typing import Final, cast
 import msgspec
 
 from sluicegate.errors import InvalidParams, Quarantined, UnknownTarget
-from sluicegate.exchange import Caller, Exchange, Target
+from sluicegate.exchange import BEING_REVIEWED, Caller, Exchange, Target
 from sluicegate.hub.catalog import GATEWAY, KINDS, Catalog, Entry, Subset, seen_through, without_hidden
 from sluicegate.hub.context import HubContext
 from sluicegate.hub.mount import Mount
@@ -254,7 +254,8 @@ class Views:
         """Raise Quarantined if an entry is quarantined and the caller could use it otherwise."""
         found = self.catalog.quarantined.get((kind, str(name)))
         if found is not None and not self._context.hides(caller, found[0].target):
-            raise Quarantined(f"{str(name)[:200]} may not be used until a person has approved it. {found[1]}")
+            when = "yet" if found[1] == BEING_REVIEWED else "until a person has approved it"
+            raise Quarantined(f"{str(name)[:200]} may not be used {when}. {found[1]}")
 
     def resource(self, caller: Caller, uri: object) -> tuple[Mount, Target]:
         """The mount of a URI, and what rules judge.

@@ -97,6 +97,10 @@ class GatewayProcess:
             running = await self._start(stack, config)
             handler = running.gateway.handler(self.profile)
             await self._open_page(running, config)
+            # Below the listeners: the calls that they let finish may wait for a decision of another process.
+            following = await stack.enter_async_context(TaskScope())
+            stack.callback(following.cancel_all)
+            following.start(running.follow_decisions())
             await self._open_listeners(stack, running, has_commands)
             await self._serve_until_stopped(running, handler if self.stdio else None)
         self.say("The gateway has stopped.")
@@ -172,7 +176,6 @@ class GatewayProcess:
             self.opened(running)
             tasks.start(running.report_servers(self.settled), key="servers")
             tasks.start(self._cache.follow(running.gateway))
-            tasks.start(running.follow_decisions())
             pipe_is_over = asyncio.Event()
             if for_pipe is not None:
                 tasks.start(_serve_pipe(running, for_pipe, signals.stop, pipe_is_over), key="pipe")

@@ -253,6 +253,11 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     way: str
 
 
+Coverage = Grant | Literal["continued", "approved"]
+"""What lets a call run without a question: a grant, that it is the retry of a call that ran, or the approval of an
+earlier request that covers it."""
+
+
 def new_grant(approval: Approval, answer: ApprovalAnswer, now: int) -> Grant:
     """The grant that a wider yes to a question is."""
     return Grant(

@@ -68,7 +68,8 @@ class MemoryDecisions:
     async def void(self, approval_id: str) -> bool:
         """End a question without an answer, or an answer that was not used; whether it was one of these."""
         found = self._approvals.get(approval_id)
-        if found is None or not _is_unused(found, self._clock()):
+        # Also after its deadline: that is when a call that waited in vain ends its question.
+        if found is None or found.state == "void" or found.taken:
             return False
         self._put(replace(found, state="void"))
         self._observers.notify("approvals")

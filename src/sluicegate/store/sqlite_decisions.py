@@ -76,7 +76,8 @@ CREATE INDEX IF NOT EXISTS approvals_by_deadline ON approvals (deadline);
 
 # A clock that was set back makes a question or a grant invalid rather than longer.
 _IN_TIME: Final = "asked <= :now AND :now < deadline"
-_UNUSED: Final = f"(state = 'pending' OR (state IN ('approved', 'declined') AND taken = 0)) AND {_IN_TIME}"
+_NOT_ENDED: Final = "(state = 'pending' OR (state IN ('approved', 'declined') AND taken = 0))"
+_UNUSED: Final = f"{_NOT_ENDED} AND {_IN_TIME}"
 
 
 def _insert(table: str, kind: type[msgspec.Struct]) -> str:
@@ -200,7 +201,8 @@ class SqliteDecisions:
 
     async def void(self, approval_id: str) -> bool:
         """End a question without an answer, or an answer that was not used; whether it was one of these."""
-        return self._change_approval(f"SET state = 'void' WHERE id = :id AND {_UNUSED}", approval_id)
+        # Also after its deadline: that is when a call that waited in vain ends its question.
+        return self._change_approval(f"SET state = 'void' WHERE id = :id AND {_NOT_ENDED}", approval_id)
 
     async def abandon(self, approval_id: str) -> None:
         """Note that no call waits for a question any more."""
@@ -232,6 +234,7 @@ class SqliteDecisions:
         """Void the questions of gateways that have stopped without doing so."""
         if not os.path.isdir(self._runs) or os.listdir(self._runs) in ([], [self.run]):
             return
+        voided = 0
         with self._writing():
             for name in os.listdir(self._runs):
                 file = os.path.join(self._runs, name)
@@ -240,14 +243,18 @@ class SqliteDecisions:
                 except FileNotFoundError:
                     continue
                 if lock is not None:
-                    self._void_run(name)
+                    voided += self._void_run(name)
                     os.unlink(file)
                     os.close(lock)
+        if voided:
+            self._observers.notify("approvals")
 
-    def _void_run(self, run: str) -> None:
+    def _void_run(self, run: str) -> int:
+        """Void the questions of a gateway; how many there were."""
         query = "UPDATE approvals SET state = 'void' WHERE run = ? AND taken = 0 AND state != 'void'"
-        self._db.execute(query, (run,))
+        voided = self._db.execute(query, (run,)).rowcount
         self._db.execute("DELETE FROM pages WHERE run = ?", (run,))
+        return voided
 
     # ----------------------------------------------------------------------------------------------------- grants
 

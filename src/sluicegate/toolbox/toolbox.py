@@ -161,6 +161,7 @@ class Toolbox(View):
             stack.callback(tasks.cancel_all)
             self._files = Reloader(gateway, self._places, log.info, self._adjusted, loaded)
             tasks.start(self._follow(self._files, gateway))
+            tasks.start(self._follow_decisions(gateway))
             await gateway.startup.wait_for_startup(self._ready)
             self._stack = stack.pop_all()
         return self
@@ -170,6 +171,11 @@ class Toolbox(View):
 
     async def _follow(self, files: Reloader, gateway: Gateway) -> None:
         await files.follow(gateway.startup.wait_for_startup())
+
+    async def _follow_decisions(self, gateway: Gateway) -> None:
+        """Notice what other processes decide, such as `sluicegate pins approve`."""
+        await gateway.startup.wait_for_startup()
+        await gateway.stores.decisions.follow()
 
     def _closed(self) -> None:
         self._gateway = self._files = None
