@@ -13,15 +13,17 @@ from sluicegate.cli.gateway_client import GatewayClient
 from sluicegate.client.connect import connect
 from sluicegate.config.model import GatewayConfig, PythonFile, ServerConfig, ServerSettings
 from sluicegate.control import operations
+from sluicegate.control.audit_operations import AuditOperations
 from sluicegate.control.operations import Operations
 from sluicegate.control.socket_door import control_server
-from sluicegate.errors import InvalidParams, UnknownTarget
+from sluicegate.errors import AuditUnavailable, InvalidParams, UnknownTarget
 from sluicegate.exchange import NOBODY, Caller, Exchange
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.governance import Stores
 from sluicegate.protocol.message import Result, opened
 from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.store.audit_index import open_audit_reader
 from sluicegate.store.base import ApprovalAnswer, AuditFilter, AuditPage, Pin
 from sluicegate.store.memory import MemoryAudit
 from sluicegate.store.sqlite_decisions import SqliteDecisions
@@ -220,6 +222,22 @@ async def test_the_audit_log_is_read_by_page_by_request_and_in_numbers(tmp_path:
         assert (calls.server, calls.name) == ("files", "read")
         with pytest.raises(InvalidParams, match="is not a position"):
             await here.operations.audit_rows(only_calls, after="nowhere")
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+async def test_a_page_of_the_audit_log_has_at_least_one_row(tmp_path: Path, limit: int) -> None:
+    async with stage(tmp_path) as (here, _):
+        with pytest.raises(InvalidParams, match="at least 1"):
+            await here.operations.audit_rows(AuditFilter(), limit=limit)
+        with pytest.raises(InvalidParams, match="at least 1"):
+            await here.operations.audit_last(AuditFilter(), limit=limit)
+
+
+async def test_an_audit_log_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -> None:
+    reader = open_audit_reader(str(tmp_path))
+    reader.close()
+    with pytest.raises(AuditUnavailable, match=r"cannot be read \(the reader is closed\)"):
+        await AuditOperations(lambda: reader).audit_last(AuditFilter())
 
 
 async def test_the_audit_log_is_read_over_the_socket(tmp_path: Path) -> None:

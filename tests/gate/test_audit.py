@@ -9,9 +9,16 @@ from typing import cast
 import msgspec
 import pytest
 
-from sluicegate.errors import AuditUnavailable, ErrorObject, SluicegateError, UpstreamTimeout, error_object
+from sluicegate.errors import (
+    AuditUnavailable,
+    ErrorObject,
+    Refused,
+    SluicegateError,
+    UpstreamTimeout,
+    error_object,
+)
 from sluicegate.exchange import NOBODY, Caller, Exchange, Target, Verdict
-from sluicegate.gate.audit import Audit, RequestIds
+from sluicegate.gate.audit import REFUSAL, Audit, RequestIds
 from sluicegate.protocol.message import Reply, Result, ToolText, read_tool_text
 from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.store.audit_log import Sync, open_audit_log
@@ -247,6 +254,26 @@ async def test_a2_an_answer_whose_outcome_cannot_be_recorded_is_withheld() -> No
         await Audit(Failing(1))(exchange(), answering(OK))
     data = cast(dict[str, object], error_object(raised.value).data)
     assert data["delivered"] == "yes" and data["retryable"] is False, "the call has run"
+
+
+@pytest.mark.parametrize(
+    ("reply", "delivered"),
+    [
+        (Refused("No."), "no"),
+        (UpstreamTimeout("It is late."), "unknown"),
+        (KeyError("a bug"), "unknown"),
+        (error_object(Refused("No.")), "no"),
+        (ErrorObject(-32602, "The server does not like it."), "yes"),
+        (Result({"content": [], "isError": True, "_meta": {REFUSAL: "approval_declined"}}), "no"),
+        (Result({"content": [], "isError": True}), "yes"),
+    ],
+)
+async def test_a2_a_withheld_answer_says_whether_the_call_may_have_run(
+    reply: Reply | BaseException, delivered: str
+) -> None:
+    with pytest.raises(AuditUnavailable) as raised:
+        await Audit(Failing(1))(exchange(), answering(reply))
+    assert raised.value.delivered == delivered
 
 
 # -------------------------------------------------------------------------------------------------------------- T31

@@ -4,14 +4,18 @@ import asyncio
 import errno
 import os
 import subprocess
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sluicegate.errors import AuditUnavailable
 from sluicegate.store import audit_log
+from sluicegate.store.audit_check import verify
 from sluicegate.store.audit_files import log_files, read_rows
+from sluicegate.store.audit_index import open_audit_reader
 from sluicegate.store.audit_log import FileAudit, Sync, open_audit_log
 from sluicegate.store.base import Row
 from tests.polling import until
@@ -202,6 +206,25 @@ async def test_a7_a_full_queue_refuses_calls(tmp_path: Path, monkeypatch: pytest
     assert [row.request for row in rows_in(tmp_path, "decision")] == ["after"]
 
 
+async def test_a7_outcomes_that_are_not_kept_are_counted_as_lost_and_decisions_as_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_log, "MAX_ROWS", 10)
+    async with asyncio.timeout(40), open_audit_log(str(tmp_path)) as log:
+        with unwritable(tmp_path):
+            rows = [*(decision(f"r{n}") for n in range(4)), *(outcome(f"earlier{n}") for n in range(15))]
+            for row in rows:
+                with pytest.raises(AuditUnavailable):
+                    await log.append(row)
+        await until_available(log)
+    assert {count: total(tmp_path, count) for count in ("rows", "refused", "late", "lost")} == {
+        "rows": 19,
+        "refused": 4,
+        "late": 10,
+        "lost": 5,
+    }
+
+
 async def test_r26_values_of_rows_that_are_held_are_not_kept_in_memory(tmp_path: Path) -> None:
     async with asyncio.timeout(40), open_audit_log(str(tmp_path), on_failure="open") as log:
         with unwritable(tmp_path):
@@ -222,6 +245,21 @@ async def test_checkpoints_that_cannot_be_written_stop_no_calls(
             await log.append(outcome(f"r{calls}"))
             calls += 1
     assert len(rows_in(tmp_path, "outcome")) == calls
+
+
+async def test_a_checkpoint_that_failed_is_tried_again_without_new_rows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "writer1.checkpoints"
+    async with (
+        asyncio.timeout(40),
+        open_audit_log(str(tmp_path), rows_per_checkpoint=1, seconds_per_checkpoint=0.05) as log,
+    ):
+        path.mkdir()
+        await log.append(decision("r1"))
+        await until(lambda: "could not be signed" in caplog.text)
+        path.rmdir()
+        await until(path.is_file)
 
 
 async def test_a_log_that_fails_until_it_is_closed_is_closed_without_a_fuss(tmp_path: Path) -> None:
@@ -255,6 +293,105 @@ async def test_r26_a_broken_file_is_left_alone_and_a_new_one_continues_the_chain
     (tmp_path / broken.name).unlink()
     assert faults(tmp_path) == [], "the new file begins where the last checkpoint ended"
     assert broken.name in str(gaps(tmp_path)[0]["reason"])
+
+
+def break_last_line(path: Path) -> None:
+    """Change one byte of the last line: it is not JSON any more."""
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b'"request"')] = 0
+    path.write_bytes(data)
+
+
+def break_last_lines(path: Path) -> None:
+    """Overwrite the last three lines, as a broken sector does."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:-3], *(b"\xff" * (len(line) - 1) + b"\n" for line in lines[-3:])]))
+
+
+def remove_last_lines(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-3]))
+
+
+@pytest.mark.parametrize(
+    ("damage", "is_signed", "first_bad_row"),
+    [
+        (break_last_line, True, 42),
+        (break_last_line, False, 42),
+        (break_last_lines, True, 40),
+        (break_last_lines, False, 40),
+        (remove_last_lines, True, 40),
+    ],
+)
+async def test_the_chain_never_uses_a_number_again_after_its_end_was_damaged(
+    tmp_path: Path, damage: Callable[[Path], None], is_signed: bool, first_bad_row: int
+) -> None:
+    """A reader that has seen all rows gets all that are written afterwards."""
+    async with open_audit_log(str(tmp_path)) as log:
+        for number in range(20):
+            await log.append(decision(f"r{number}"))
+            await log.append(outcome(f"r{number}"))
+    with closing(open_audit_reader(str(tmp_path))) as reader:
+        position = (await reader.last()).position
+        assert position == "1:42"
+        broken = log_path(tmp_path)
+        if not is_signed:
+            (tmp_path / "writer1.checkpoints").unlink()
+        damage(broken)
+        async with open_audit_log(str(tmp_path)) as log:
+            await log.append(decision("after"))
+            new = (await reader.rows(after=position)).rows
+    assert [row.seq for row in new] == [43, 44, 45]
+    assert [row.verdict for row in new] == ["gap", "opened", "allow"]
+    assert new[0].body["file"] == broken.name
+    assert str(new[0].body["reason"]).endswith("the chain continues after row 42")
+    report = verify(str(tmp_path))
+    assert report.notes == [f"{new[0].body['reason']} (row 43)."]
+    (fault,) = report.faults
+    assert fault.row == first_bad_row
+
+
+def rows_after_damage(folder: Path) -> list[dict[str, object]]:
+    """The bodies of rows about the log itself in its newest file."""
+    rows = read_rows(log_files(str(folder))[-1])
+    return [{"verdict": row.verdict, **msgspec.json.decode(row.body)} for row in rows if row.kind == "audit"]
+
+
+def tear_last_line(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize(("damage", "verdict"), [(break_last_line, "gap"), (tear_last_line, "torn")])
+async def test_damage_is_on_record_also_if_it_cannot_be_written_at_first(
+    tmp_path: Path, damage: Callable[[Path], None], verdict: str
+) -> None:
+    async with open_audit_log(str(tmp_path)) as log:
+        await log.append(decision("r1"))
+        await log.append(outcome("r1"))
+    damage(log_path(tmp_path))
+    (tmp_path / "writer1.checkpoints").unlink()
+    damaged = log_path(tmp_path).name
+    # The new file takes nothing; the torn file can be cut and its end set aside, but no row fits after that.
+    with full_after(0 if verdict == "gap" else log_path(tmp_path).stat().st_size):
+        opening = open_audit_log(str(tmp_path))
+        log = await opening.__aenter__()
+        assert log.problem
+    await until_available(log)
+    await opening.__aexit__(None, None, None)
+    notes = [body for body in rows_after_damage(tmp_path) if "file" in body]
+    assert [(note["verdict"], note["file"]) for note in notes] == [(verdict, damaged)]
+
+
+async def test_damage_is_on_record_also_if_the_process_ended_before_it_was_written(tmp_path: Path) -> None:
+    async with open_audit_log(str(tmp_path)) as log:
+        await log.append(decision("r1"))
+    broken = log_path(tmp_path)
+    break_last_line(broken)
+    broken.with_name(f"{broken.stem}-2.jsonl").touch()  # As a process leaves it that ended right after it was created.
+    async with open_audit_log(str(tmp_path)):
+        pass
+    first = next(read_rows(log_files(str(tmp_path))[1]))
+    assert (first.seq, first.verdict) == (5, "gap") and broken.name.encode() in first.body
 
 
 def change_file(path: Path, change: str) -> None:

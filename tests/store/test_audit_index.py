@@ -3,17 +3,19 @@
 import asyncio
 import os
 import sqlite3
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import closing
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from sluicegate.store import audit_index
 from sluicegate.store.audit_files import log_files
-from sluicegate.store.audit_index import IndexedReader, open_audit_reader
+from sluicegate.store.audit_index import FolderSource, IndexedReader, open_audit_reader
 from sluicegate.store.audit_log import open_audit_log
-from sluicegate.store.base import AuditFilter, AuditReader
+from sluicegate.store.base import AuditFilter, AuditReader, AuditStats
 from tests.store.stage import DAY, Clock, decision, faults, full_after, log_path, outcome
 
 
@@ -228,3 +230,65 @@ async def test_several_readers_build_one_index_at_once_while_rows_are_written(
                 await log.append(decision(f"r{number}"))
         assert len(await decided_in(folder)) == 100
     assert faults(folder) == []
+
+
+# -------------------------------------------------------------------------------------------------------------- closing
+
+
+class SlowSource(FolderSource):
+    """A folder on a disk that answers only when it may."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.is_asked = threading.Event()
+        self.may_answer = threading.Event()
+
+    def open(self, name: str) -> BinaryIO:
+        self.is_asked.set()
+        assert self.may_answer.wait(20)
+        return super().open(name)
+
+
+async def test_closing_does_not_wait_for_a_read_in_progress(folder: Path) -> None:
+    source = SlowSource(str(folder))
+    reader = IndexedReader(source, str(folder / "index.db"))
+    read = asyncio.ensure_future(reader.rows())
+    try:
+        async with asyncio.timeout(10):
+            assert await asyncio.to_thread(source.is_asked.wait, 10)
+            await asyncio.to_thread(reader.close)
+    finally:
+        source.may_answer.set()
+    with pytest.raises(OSError, match="closed"):
+        await read
+    assert (folder / "index.db").exists()
+
+
+async def test_closing_ends_a_query_that_runs(
+    folder: Path, reader: IndexedReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = threading.Event()
+
+    def run_long(database: sqlite3.Connection, where: AuditFilter) -> AuditStats:
+        runs.set()
+        numbers = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 100000000)"
+        database.execute(f"{numbers} SELECT count(*) FROM n").fetchone()  # It takes ten seconds or more.
+        raise AssertionError("the query was not ended")
+
+    monkeypatch.setattr(audit_index, "_stats", run_long)
+    async with asyncio.timeout(10):
+        read = asyncio.ensure_future(reader.stats())
+        assert await asyncio.to_thread(runs.wait, 10)
+        await asyncio.to_thread(reader.close)
+        with pytest.raises(OSError, match="closed"):
+            await read
+
+
+async def test_a_closed_reader_does_not_open_the_index_again(folder: Path) -> None:
+    reader = open_audit_reader(str(folder))
+    assert await decided(reader) == REQUESTS
+    reader.close()
+    delete_index(folder)
+    with pytest.raises(OSError, match="closed"):
+        await reader.rows()
+    assert index_files(folder) == []

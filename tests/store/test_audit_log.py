@@ -224,6 +224,42 @@ async def test_a4_rows_whose_values_were_lost_are_recorded_and_named(tmp_path: P
     assert report.notes == [f"{path.name}: a power loss took the recorded values of row 2."]
 
 
+def _skip_flush(descriptor: int) -> None:
+    pass
+
+
+@pytest.mark.parametrize("is_signed", [False, True])
+def test_a4_a_file_that_ends_at_any_byte_keeps_its_whole_rows_and_the_chain_goes_on(
+    tmp_path: Path, is_signed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signed rows are on the disk before their checkpoint, so only a disk that lies about its flushes loses them."""
+    monkeypatch.setattr(os, "fsync", _skip_flush)  # It would take most of the time.
+    journal = Journal(str(tmp_path), clock=Clock())
+    journal.open([(decision("r1"), NOVEMBER), (outcome("r1"), NOVEMBER)])
+    journal.close()
+    path, checkpoints = log_path(tmp_path), tmp_path / "writer1.checkpoints"
+    data, signed = path.read_bytes(), checkpoints.read_bytes()
+    lines = data.splitlines(keepends=True)
+    for size in range(len(data) - len(lines[-1]) - len(lines[-2]), len(data)):
+        for left in (*tmp_path.glob("*.jsonl"), *tmp_path.glob("*.torn")):
+            left.unlink()
+        path.write_bytes(data[:size])
+        checkpoints.write_bytes(signed if is_signed else b"")
+        whole = data[:size].count(b"\n")
+        is_torn = not data[:size].endswith(b"\n")
+        journal = Journal(str(tmp_path), clock=Clock())
+        journal.open([(decision("after"), NOVEMBER)])
+        journal.close()
+        assert path.read_bytes().startswith(b"".join(lines[:whole])), size
+        report = verify(str(tmp_path))
+        assert any("an unfinished line" in note for note in report.notes) == is_torn, size
+        assert [fault.row for fault in report.faults] == ([whole + 1] if is_signed else []), size
+        numbers = [row.seq for row in rows_in(tmp_path)]
+        first = len(lines) + 1 if is_signed else whole + 1
+        assert numbers == [*range(1, whole + 1), *range(first, first + len(numbers) - whole)], size
+        assert "after" in [row.request for row in rows_in(tmp_path, "decision")], size
+
+
 # ------------------------------------------------------------------------------------------------------- checkpoints
 
 

@@ -27,16 +27,22 @@ class AuditOperations:
         """The first rows that match, after a position of an earlier page: a list, a search, or the rest of a tail.
 
         Raises:
-            InvalidParams: the position is not one of this log.
+            InvalidParams: the position is not one of this log, or the limit is below 1.
         """
+        rows = _page_size(limit)
         try:
-            return await self._read(lambda reader: reader.rows(where, after=after, limit=min(limit, MAX_ROWS)))
+            return await self._read(lambda reader: reader.rows(where, after=after, limit=rows))
         except ValueError as problem:
             raise InvalidParams(f"{problem}.") from None
 
     async def audit_last(self, where: AuditFilter, *, limit: int = 20) -> AuditPage:
-        """The newest rows that match. The position is the end of the log."""
-        return await self._read(lambda reader: reader.last(where, limit=min(limit, MAX_ROWS)))
+        """The newest rows that match. The position is the end of the log.
+
+        Raises:
+            InvalidParams: the limit is below 1.
+        """
+        rows = _page_size(limit)
+        return await self._read(lambda reader: reader.last(where, limit=rows))
 
     async def audit_stats(self, where: AuditFilter) -> AuditStats:
         """Counts and times of the calls that match, by server and name."""
@@ -57,3 +63,10 @@ class AuditOperations:
             return await read(self._reader)
         except OSError as problem:
             raise AuditUnavailable(f"The audit log cannot be read ({problem.strerror or problem}).") from None
+
+
+def _page_size(limit: int) -> int:
+    """The rows of a page that may have as many as `limit`; raises InvalidParams if that is below 1."""
+    if limit < 1:
+        raise InvalidParams(f"The limit must be at least 1, not {limit}.")
+    return min(limit, MAX_ROWS)

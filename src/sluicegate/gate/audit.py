@@ -14,7 +14,15 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.errors import ApprovalDeclined, AuditUnavailable, ErrorObject, Refused, SluicegateError
+from sluicegate.errors import (
+    ApprovalDeclined,
+    AuditUnavailable,
+    Delivered,
+    ErrorObject,
+    Refused,
+    RpcError,
+    SluicegateError,
+)
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
 from sluicegate.protocol.canonical_json import canonical_json
 from sluicegate.protocol.message import Params, Reply, Result, ToolText, as_object, may_escape_names, mentions
@@ -82,23 +90,27 @@ class Audit:
         except SluicegateError as problem:
             problem.data["request"] = request
             body: Params = {"reason": problem.reason, "code": problem.code, "delivered": problem.delivered}
-            await self._record(exchange, request, "error", began, body)
+            await self._record(exchange, request, "error", began, body, problem.delivered)
             raise
         except BaseException:  # Raised again, after its row.
-            await self._record(exchange, request, "error", began, {"reason": "internal"})
+            await self._record(exchange, request, "error", began, {"reason": "internal"}, "unknown")
             raise
         if isinstance(reply, Result):
-            await self._record(exchange, request, _verdict_of(exchange.method, reply), began, {"bytes": _size(reply)})
+            verdict = _verdict_of(exchange.method, reply)
+            delivered: Delivered = "no" if verdict == "refused" else "yes"
+            await self._record(exchange, request, verdict, began, {"bytes": _size(reply)}, delivered)
             return reply
-        await self._record(exchange, request, "error", began, _about(reply))
+        await self._record(exchange, request, "error", began, _about(reply), RpcError(reply).delivered)
         return _with_request(reply, request)
 
-    async def _record(self, exchange: Exchange, request: str, verdict: str, began: int, body: Params) -> None:
+    async def _record(
+        self, exchange: Exchange, request: str, verdict: str, began: int, body: Params, delivered: Delivered
+    ) -> None:
         try:
             await self._log.append(_outcome(exchange, request, verdict, began, body))
         except AuditUnavailable as problem:
             problem.data["request"] = request
-            problem.delivered = "yes"  # The call has run; only its answer is withheld.
+            problem.delivered = delivered  # Its answer is withheld; the call may have run all the same.
             raise
 
     def _decision(self, exchange: Exchange, request: str) -> Row:

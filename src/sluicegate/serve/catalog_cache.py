@@ -4,7 +4,6 @@ One file for each server entry, named by a digest of the entry: another command 
 secret of the configuration, neither in its name nor in its content.
 """
 
-import asyncio
 import glob
 import hashlib
 import logging
@@ -13,14 +12,17 @@ import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from sluicegate.config.model import Http, Installed, PythonFile, ServerConfig, Stdio
+from sluicegate.errors import ThreadsBusy
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.hub.catalog import Offer
 from sluicegate.hub.fetch_catalog import decode_offer, encode_offer
+from sluicegate.runtime.task_scope import in_thread
 from sluicegate.text.masking import masked_text
 
 log = logging.getLogger("sluicegate")
@@ -98,7 +100,8 @@ class CatalogCache:
             while (unsaved := _unsaved(gateway, saved)) is not None:
                 server, offer = unsaved
                 saved[server.name] = offer
-                await asyncio.to_thread(self.save, server, offer)
+                with suppress(ThreadsBusy):  # `save_all` saves it when the gateway stops.
+                    await in_thread(partial(self.save, server, offer))
             # No other task runs between the last look and this, so no change is missed.
             await gateway.hub.wait_change()
 

@@ -387,27 +387,34 @@ class _Events:
         for file in log_files(folder):
             try:
                 for row in read_rows(file, b'"kind":"audit"'):
-                    if row.kind == "audit" and row.verdict in ("erased", "values_lost", "torn"):
+                    if row.kind == "audit" and row.verdict in ("erased", "values_lost", "torn", "gap"):
                         self._add(row, msgspec.json.decode(row.body, type=_Event))
             except (OSError, ValueError):
                 continue  # The check of its chain reports it.
 
     def _add(self, row: StoredRow, event: "_Event") -> None:
         name = os.path.basename(event.file)
+        if row.verdict == "gap":
+            if name:  # Otherwise rows could not be written for a while, and nothing is wrong with a file.
+                self.notes.append(f"{event.reason} (row {row.seq}).")
+            return
         if row.verdict == "torn":
             self.notes.append(
                 f"{name}: a power loss left an unfinished line of {event.bytes} bytes before row {row.seq}; "
                 f"it is kept in {os.path.basename(event.kept)}."
             )
             return
-        self.without_values[name].update(event.rows)
+        numbers = event.rows if isinstance(event.rows, list) else []
+        self.without_values[name].update(numbers)
         if row.verdict == "values_lost":
-            rows = f"row{'s' if len(event.rows) > 1 else ''} {', '.join(map(str, event.rows))}"
+            rows = f"row{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
             self.notes.append(f"{name}: a power loss took the recorded values of {rows}.")
 
 
 class _Event(msgspec.Struct):
-    file: str
-    rows: list[int] = []
+    file: str = ""
+    rows: list[int] | int = []
+    """The rows that an event is about; in a gap, how many there were."""
     bytes: int = 0
     kept: str = ""
+    reason: str = ""

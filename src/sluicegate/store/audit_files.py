@@ -257,3 +257,20 @@ def read_notes(path: str, verifier: Verifier, origin: str) -> list[tuple[str, Ch
         return []
     read = [(note, verifier.read(note)) for note in notes]
     return [(note, checkpoint) for note, checkpoint in read if checkpoint is not None and checkpoint.origin == origin]
+
+
+def last_checkpoint(path: str, verifier: Verifier, origin: str) -> Checkpoint | None:
+    """The last checkpoint in a file that the key has signed for a chain; None if there is none."""
+    try:
+        with open(path, "rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            # A file has one note for each minute, and a signature takes long to check: the last one is enough.
+            for begin in (max(0, end - _CHUNK), 0):
+                file.seek(begin)
+                for note in reversed(split_notes(file.read().decode(errors="replace"))):
+                    checkpoint = verifier.read(note)
+                    if checkpoint is not None and checkpoint.origin == origin:
+                        return checkpoint
+    except FileNotFoundError:
+        pass
+    return None

@@ -41,6 +41,9 @@ CREATE INDEX requests ON rows(request);
 # order of rows.
 _LINES_AT_ONCE: Final = 10_000
 _BROKEN: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+_CLOSED: Final = "the reader is closed"
+_STEPS_PER_LOOK: Final = 100_000
+"""Steps of SQLite, some milliseconds, between two looks whether the index was closed."""
 _BUSY: Final = 30.0
 """Seconds to wait for another process that adds lines."""
 
@@ -115,7 +118,7 @@ class IndexedReader:
         return in_thread(partial(self._index.request, request))
 
     def close(self) -> None:
-        """Close the index."""
+        """Close the index, without waiting: a read in progress ends soon, and later ones fail, with OSError."""
         self._index.close()
 
 
@@ -162,10 +165,19 @@ class _Index:
         self._path = path
         self._database: sqlite3.Connection | None = None
         self._lock = threading.Lock()
+        self._is_closed = False
 
     def close(self) -> None:
-        with self._lock:
-            self._close()
+        self._is_closed = True
+        self._close_if_free()
+
+    def _close_if_free(self) -> None:
+        """Close the index unless a thread reads, which does so after its read."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._close()
+            finally:
+                self._lock.release()
 
     def _close(self) -> None:
         if self._database is not None:
@@ -175,26 +187,41 @@ class _Index:
 
     def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Bring the index up to date, and read with it; raises OSError if that is not possible."""
-        with self._lock:
-            for path in (self._path, self._path, ":memory:"):
-                try:
-                    if self._database is None:
-                        self._database = _opened(path)
-                    self._update(self._database)
-                    with _transaction(self._database, "DEFERRED"):
-                        return work(self._database)
-                except sqlite3.Error as problem:
-                    failure = problem
-                except OSError as problem:
-                    if self._database is not None:
-                        raise  # It is the log that cannot be read.
-                    failure = problem
-                self._close()
-                if path != ":memory:" and _is_broken(failure):
-                    for ending in ("", "-wal", "-shm"):
-                        with suppress(OSError):
-                            os.unlink(path + ending)
-            raise OSError(f"The index of the audit log cannot be built: {failure}")
+        try:
+            with self._lock:
+                return self._read_alone(work)
+        finally:
+            # After the lock is free: `close` either gets the lock, or this thread sees that the index is closed.
+            if self._is_closed:
+                self._close_if_free()
+
+    def _read_alone(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        for path in (self._path, self._path, ":memory:"):
+            if self._is_closed:
+                raise OSError(_CLOSED)
+            try:
+                if self._database is None:
+                    self._database = _opened(path)
+                    # Ends a statement that runs when the index is closed. `Connection.interrupt` would miss a
+                    # statement that begins just after it.
+                    self._database.set_progress_handler(lambda: self._is_closed, _STEPS_PER_LOOK)
+                self._update(self._database)
+                if self._is_closed:
+                    raise OSError(_CLOSED)
+                with _transaction(self._database, "DEFERRED"):
+                    return work(self._database)
+            except sqlite3.Error as problem:
+                failure = problem
+            except OSError as problem:
+                if self._database is not None:
+                    raise  # It is the log that cannot be read.
+                failure = problem
+            self._close()
+            if path != ":memory:" and _is_broken(failure):
+                for ending in ("", "-wal", "-shm"):
+                    with suppress(OSError):
+                        os.unlink(path + ending)
+        raise OSError(f"The index of the audit log cannot be built: {failure}")
 
     # ----------------------------------------------------------------------------------------------------- reading
 
@@ -275,7 +302,7 @@ class _Index:
             try:
                 with self._source.open(name) as file:
                     if file.seek(0, os.SEEK_END) != known.get(name):
-                        while _add_lines(database, file, name, writer):
+                        while not self._is_closed and _add_lines(database, file, name, writer):
                             pass
             except OSError as problem:
                 with _transaction(database):

@@ -20,7 +20,7 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from sluicegate.errors import AuditUnavailable
-from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.runtime.task_scope import TaskScope, forever
 from sluicegate.store.anchors import Anchors
 from sluicegate.store.audit_writer import Journal, Timed
 from sluicegate.store.base import Row
@@ -63,6 +63,8 @@ class FileAudit:
         self._is_open = on_failure == "open"
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        # Not `in_thread`: rows and checkpoints must not wait while plain functions of tools occupy all of its threads,
+        # and `close` waits for these two without the loop.
         self._executor = ThreadPoolExecutor(1, "sluicegate audit")
         self._keeper = ThreadPoolExecutor(1, "sluicegate audit keeper")
         """For checkpoints, which must not keep rows waiting."""
@@ -77,6 +79,8 @@ class FileAudit:
         self._missed: list[Timed] = []
         """Rows that could not be written in time, and are written when that is possible again."""
         self._missed_count = self._missed_since = 0
+        self._refused_count = 0
+        """The missed rows that are decisions of refused calls. Only these need no row: nothing has happened."""
         self._has_failed = self._is_closed = False
         self._returned_at = -_RETRY
         self._rows_per_checkpoint = rows_per_checkpoint
@@ -186,7 +190,9 @@ class FileAudit:
             self._missed_count += 1
             # A call whose decision is refused does not run. All else has happened.
             has_happened = self._is_open or timed[0].kind != "decision"
-            if has_happened and len(self._missed) < MAX_ROWS:
+            if not has_happened:
+                self._refused_count += 1
+            elif len(self._missed) < MAX_ROWS:
                 self._missed.append(_without_values(timed))
             refusal = "The audit log cannot be written, so nothing may run; try again later."
             _settle(waiter, None if self._is_open else AuditUnavailable(refusal))
@@ -200,22 +206,22 @@ class FileAudit:
             return
         missed = list(self._missed)
         rows = [*([self._gap(len(missed))] if self._missed_count or self._has_failed else ()), *missed]
-        counted = self._missed_count
-        self._start(lambda: self._journal.open(rows), lambda problem: self._tried(len(missed), counted, problem))
+        counts = self._missed_count, self._refused_count
+        self._start(lambda: self._journal.open(rows), lambda problem: self._tried(len(missed), counts, problem))
 
     def _gap(self, late: int) -> Timed:
         body = {
             "rows": self._missed_count,
             "late": late,
-            "lost": self._missed_count - late if self._is_open else 0,
+            "lost": self._missed_count - self._refused_count - late,
             "since": self._missed_since,
             "reason": self.problem,
         }
         if not self._is_open:
-            body["refused"] = self._missed_count - late
+            body["refused"] = self._refused_count
         return Row(kind="audit", verdict="gap", body=body), self._clock()
 
-    def _tried(self, written: int, counted: int, problem: BaseException | None) -> None:
+    def _tried(self, written: int, counts: tuple[int, int], problem: BaseException | None) -> None:
         if problem is not None:
             self.problem = _described(problem)
             self._loop.call_later(_RETRY, self._try_again)
@@ -226,11 +232,12 @@ class FileAudit:
             log.warning("The audit log can be written again; %d rows were not written in time.", self._missed_count)
         # What came while the thread was busy is not in its count.
         late, self._missed = self._missed[written:], []
-        self._missed_count -= counted
+        self._missed_count -= counts[0]
+        self._refused_count -= counts[1]
         if self._missed_count:
             self._queue[:0] = [self._gap(len(late)), *late]
             self._waiters[:0] = [None] * (len(late) + 1)
-        self._missed_count = self._missed_since = 0
+        self._missed_count = self._missed_since = self._refused_count = 0
         self._has_failed = False
         self._returned_at = self._loop.time()
         self.problem = ""
@@ -273,24 +280,26 @@ class FileAudit:
             self._checkpoint_due.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._checkpoint_due.wait()
+                    # After a failure only time counts: each new row would be another attempt.
+                    await (forever() if failed else self._checkpoint_due.wait())
             for row in self._floods.ended(self._clock()):
                 self.note(row)
             try:
                 await self._checkpoint(anchors)
                 failed = ""
             except Exception as problem:  # The rows are written; a checkpoint can come later.
-                if str(problem) != failed:
-                    failed = str(problem)
-                    log.error("The audit log could not be signed: %s.", problem)
+                if _described(problem) != failed:
+                    failed = _described(problem)
+                    log.error("The audit log could not be signed: %s.", failed)
 
     async def _checkpoint(self, anchors: Anchors) -> None:
         writer = self._journal.writer
         if self.problem or writer is None or writer.head is None or not self._rows_since_checkpoint:
             return
-        self._rows_since_checkpoint = 0
+        signed = self._rows_since_checkpoint
         in_keeper = partial(self._loop.run_in_executor, self._keeper)
         note = await in_keeper(writer.checkpoint, writer.head)
+        self._rows_since_checkpoint -= signed
         if writer.month != self._month:
             self._month = writer.month
             removed = await in_keeper(self._journal.remove_old)

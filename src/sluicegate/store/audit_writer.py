@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from sluicegate.runtime.lock import try_lock
 from sluicegate.store.audit_files import (
@@ -15,10 +15,10 @@ from sluicegate.store.audit_files import (
     append_note,
     checkpoints_path,
     end_of_lines,
+    last_checkpoint,
     lines_backwards,
     load_keys,
     log_files,
-    read_notes,
     read_values,
     writers,
 )
@@ -100,6 +100,8 @@ class Writer:
         """Requests with a decision and without an outcome."""
         self.is_spoiled = False
         """Whether the file must not be used any more."""
+        self.notes: list[Row] = []
+        """What was wrong with the files. The next group of rows begins with it; it stays here until that is written."""
         self._folder = folder
         self._keys = keys
         self._origin = keys.signer.origin(f"writer{number}")
@@ -113,8 +115,8 @@ class Writer:
 
     # ----------------------------------------------------------------------------------------------------- opening
 
-    def open(self) -> list[Row]:
-        """Open the newest file, or a new one that continues the chain; returns rows about what was wrong.
+    def open(self) -> None:
+        """Open the newest file, or a new one that continues the chain; `notes` has what was wrong.
 
         Raises:
             OSError: neither can be opened.
@@ -123,24 +125,26 @@ class Writer:
         self.close_file()
         files = log_files(self._folder, self.number)
         newest = files[-1] if files else None
-        notes: list[Row] = []
+        problem = ""
         if newest is not None:
             try:
-                self._open_newest(newest, written, notes)
-            except _Unusable as problem:
-                notes = [Row(kind="audit", verdict="gap", body={"reason": f"{newest.name} {problem}"})]
+                self._open_newest(newest, written)
+            except _Unusable as unusable:
+                problem = str(unusable)
             else:
-                return notes
+                return
         month = _month(self._clock())
         if newest is not None and newest.month >= month:
             file = newest._replace(part=newest.part + 1)
         else:
             file = LogFile(self.number, month, 1, self._folder)
-        self.head = self.head or self._last_checkpoint() or beginning(self._origin)
+        head = self.head or self._highest_head(files)
         self._use(file, _created(file.path))
-        return notes
+        self.head = head
+        if newest is not None:
+            self._note_gap(newest, problem, head)
 
-    def _open_newest(self, newest: LogFile, written: int | None, notes: list[Row]) -> None:
+    def _open_newest(self, newest: LogFile, written: int | None) -> None:
         """Open a file at whose end the chain goes on. `written` is its size if this writer has written it."""
         if self.is_spoiled:
             raise _Unusable("cannot be written any more")
@@ -149,10 +153,13 @@ class Writer:
             if written is not None and rows.size > written:
                 rows.cut(written)  # A group that could not be cut off when it failed.
             with open(newest.path, "rb") as file:
-                last = _last_row(file, rows, newest, notes)
-            head = Head(last.seq, last.hash) if last is not None else self._head_before(newest)
-            if self.head is not None and head != self.head:
-                raise _Unusable(f"ends with row {head.seq}, but the last one written is {self.head.seq}")
+                last = _last_row(file, rows, newest, self.notes)
+            if last is not None:
+                head = Head(last.seq, last.hash)
+                self._check_end(head)
+            else:
+                # Nothing was written to it: in this process, where `head` is known then, or before a crash.
+                head = self.head or self._head_before(newest)
             if os.path.exists(newest.values_path):
                 values = opened.enter_context(closing(AppendFile(newest.values_path)))
                 _cut_values(newest, values, head.seq)
@@ -160,18 +167,50 @@ class Writer:
             self._use(newest, rows, values)
             opened.pop_all()
 
+    def _check_end(self, end: Head) -> None:
+        """Check that the last row of the newest file is the last one of the chain.
+
+        Raises:
+            _Unusable: rows after it, which this process has written or a checkpoint has signed, are missing.
+        """
+        if self.head is not None:
+            if end != self.head:
+                raise _Unusable(f"ends with row {end.seq}, but the last one written is {self.head.seq}")
+            return
+        signed = None
+        with suppress(OSError):  # `verify` names checkpoints that cannot be read; rows can be written without them.
+            signed = self._last_checkpoint()
+        if signed is not None and signed.seq > end.seq:
+            raise _Unusable(f"ends with row {end.seq}, but row {signed.seq} was signed")
+
     def _head_before(self, file: LogFile) -> Head:
-        """The head after which the first row of a file comes."""
-        for earlier in reversed([each for each in log_files(self._folder, self.number) if each < file]):
-            with open(earlier.path, "rb") as lines:
-                last = next(lines_backwards(lines, end_of_lines(lines)), None)
-            if last is not None:
-                try:
-                    row = read_row(last)
-                except ValueError:
-                    break
-                return Head(row.seq, row.hash)
-        return self.head or self._last_checkpoint() or beginning(self._origin)
+        """The head after which the first row of a file without rows comes."""
+        earlier = [each for each in log_files(self._folder, self.number) if each < file]
+        head = self._highest_head(earlier)
+        if not earlier or not os.path.getsize(earlier[-1].path):
+            return head
+        end = _end_of_file(earlier[-1])
+        if end is None or end.damaged or end.head != head:
+            # The process that created the file ended before it wrote what was wrong with the one before.
+            self._note_gap(earlier[-1], "cannot be read to its end", head)
+        return head
+
+    def _highest_head(self, files: Iterable[LogFile]) -> Head:
+        """The highest number of the chain that is known: of a row that can be read, or of a signed checkpoint.
+
+        The chain never goes back to a number that it has used: readers continue after the number that they read last.
+        So each damaged line at the end of a file counts as a row.
+        """
+        signed = self._last_checkpoint()
+        heads = [beginning(self._origin)] if signed is None else [signed]
+        for file in files:
+            if (end := _end_of_file(file)) is not None:
+                heads.append(Head(end.head.seq + end.damaged, end.head.hash))
+        return max(heads)
+
+    def _note_gap(self, file: LogFile, problem: str, head: Head) -> None:
+        reason = f"{file.name} {problem}; the chain continues after row {head.seq}"
+        self.notes.append(Row(kind="audit", verdict="gap", body={"reason": reason, "file": file.name}))
 
     def _use(self, file: LogFile, rows: AppendFile, values: AppendFile | None = None) -> None:
         self._file, self._rows, self._values = file, rows, values
@@ -179,8 +218,10 @@ class Writer:
         self.is_spoiled = False
 
     def _last_checkpoint(self) -> Head | None:
-        notes = read_notes(checkpoints_path(self._folder, self.number), self._keys.signer.verifier, self._origin)
-        return max((checkpoint.head for _, checkpoint in notes), default=None)
+        checkpoint = last_checkpoint(
+            checkpoints_path(self._folder, self.number), self._keys.signer.verifier, self._origin
+        )
+        return checkpoint.head if checkpoint is not None else None
 
     def close_file(self) -> None:
         """Close the files."""
@@ -202,11 +243,18 @@ class Writer:
     # ----------------------------------------------------------------------------------------------------- writing
 
     def write(self, rows: Sequence[Timed]) -> None:
-        """Write rows, all or none, with one system call. With `sync = "full"` they are on the disk when this returns.
+        """Write the notes and rows, all or none, with one system call.
+
+        With `sync = "full"` they are on the disk when this returns.
 
         Raises:
             OSError: nothing was written.
         """
+        if self.notes:
+            now = self._clock()
+            rows = [*((note, now) for note in self.notes), *rows]
+        if not rows:
+            return
         last = rows[-1][1]
         if last >= self._month_end:
             self._begin_month(last)
@@ -230,6 +278,7 @@ class Writer:
         else:
             self._write(file, b"".join(lines))
         self.head = Head(seq, digest)
+        self.notes.clear()
         open_calls = self.open_calls
         for row, _ in rows:
             if row.kind == "decision":
@@ -380,6 +429,25 @@ def _last_row(file: BinaryIO, rows: AppendFile, log_file: LogFile, notes: list[R
     return last
 
 
+class _FileEnd(NamedTuple):
+    """The last row of a file that can be read, and the number of damaged lines after it."""
+
+    head: Head
+    damaged: int
+
+
+def _end_of_file(file: LogFile) -> _FileEnd | None:
+    """The end of a file; None if no line of it is a row."""
+    with open(file.path, "rb") as lines:
+        for damaged, line in enumerate(lines_backwards(lines, end_of_lines(lines))):
+            try:
+                row = read_row(line)
+            except ValueError:
+                continue
+            return _FileEnd(Head(row.seq, row.hash), damaged)
+    return None
+
+
 def _cut_values(file: LogFile, values: AppendFile, last: int) -> None:
     """Cut off values whose rows were never written, and an unfinished line."""
     end = 0
@@ -436,12 +504,13 @@ class Journal:
             number, self._lock = self._free_writer()
             self.writer = Writer(self._folder, number, self.keys, self._sync, self._clock)
         writer = self.writer
-        rows = self._timed(writer.open())
+        writer.open()
+        rows: list[Timed] = []
         if not self._was_opened:
             rows += self._timed(writer.find_open_calls())
             rows += [*writer.close_open_calls(), self._note("opened", {"process": os.getpid()})]
         rows += also
-        if rows:
+        if rows or writer.notes:
             writer.write(rows)
         if not self._was_opened:
             self._was_opened = True
@@ -474,9 +543,9 @@ class Journal:
             try:
                 lost = dead.find_open_calls()
                 if dead.open_calls:
-                    notes = self._timed([*dead.open(), *lost])
+                    dead.open()
                     recovered = self._note("recovered", {"process": os.getpid()})
-                    dead.write([*notes, *dead.close_open_calls(), recovered])
+                    dead.write([*self._timed(lost), *dead.close_open_calls(), recovered])
                     if dead.head is not None:
                         dead.checkpoint(dead.head)
             except OSError:
