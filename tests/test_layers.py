@@ -175,10 +175,10 @@ def broad_excepts(source: str) -> Iterator[tuple[int, bool]]:
                 continue
         if any(each is None or ast.unparse(each) in ("Exception", "BaseException") for each in caught):
             line, above = lines[node.lineno - 1], lines[node.lineno - 2].strip()
-            yield node.lineno, _has_reason(line) or above.startswith("#")
+            yield node.lineno, has_reason(line) or above.startswith("#")
 
 
-def _has_reason(line: str) -> bool:
+def has_reason(line: str) -> bool:
     """Whether a line has a comment that says more than which check of a linter it silences."""
     _, _, comment = line.partition("#")
     return bool(re.sub(r"\b(?:noqa|type|pyright)\b(?:\s*: ?\s*[\w, ]*(?:\[[\w, ]*\])?)?", "", comment).strip(" #-"))
