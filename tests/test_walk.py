@@ -36,10 +36,10 @@ class Limit(NamedTuple):
 
 LIMITS: Final = {
     "tools/call of 2026-07-28, HTTP to HTTP": Limit(30, 116),
-    "tools/call of 2025-11-25, HTTP to HTTP": Limit(37, 146),
+    "tools/call of 2025-11-25, HTTP to HTTP": Limit(37, 148),
     "elicitation, client of 2025-11-25, server of 2026-07-28": Limit(47, 390),
     "native call": Limit(38, 142),
-    "toolbox.execute": Limit(33, 138),
+    "toolbox.execute": Limit(32, 138),
 }
 
 ROOT: Final = Path(__file__).parents[1]

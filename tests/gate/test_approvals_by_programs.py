@@ -1,4 +1,4 @@
-"""Questions that the program around a gateway answers: what is kept of the answer, and how long it may take."""
+"""Questions that the program around a gateway answers: what is kept of the answer, and the time limit."""
 
 import asyncio
 import time

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from sluicegate.errors import RateLimited, Refused, UnknownTarget, UpstreamProtocolError
+from sluicegate.errors import InvalidParams, RateLimited, Refused, UnknownTarget, UpstreamProtocolError
 from sluicegate.exchange import NOBODY, Caller, Exchange, Host, Target
 from sluicegate.gate.approval_text import bind
 from sluicegate.gate.approvals import ApprovalSettings
@@ -202,6 +202,19 @@ async def test_a_refused_call_is_no_failure_of_the_tool_on_record() -> None:
     async with stage(NOT_ETC) as here:
         await here.ask("tools/call", name="files__read", arguments={"path": "/etc/x"})
         assert here.rows("outcome") == ["refused"]
+
+
+async def test_limits_hold_from_the_next_call_until_they_are_removed() -> None:
+    async with stage() as here:
+        here.governance.limit(RateLimits(per_caller=Rate(1, 3600.0)), {"files": Ceilings(arguments=20)})
+        with pytest.raises(InvalidParams, match="max_arguments"):
+            await here.ask("tools/call", name="files__read", arguments={"path": "x" * 20})
+        with pytest.raises(RateLimited):
+            await here.ask("tools/call", name="files__read", arguments={})
+        here.governance.limit(RateLimits(), {})
+        await here.ask("tools/call", name="files__read", arguments={"path": "x" * 20})
+        assert here.rows("decision") == ["allow", "allow"]  # A call that comes too often is refused before.
+        assert here.rows("outcome") == ["error", "ok"]
 
 
 async def test_t12_a_state_that_is_used_again_counts_as_another_call() -> None:

@@ -1,4 +1,4 @@
-"""What definitions hide, and what only looks as if."""
+"""The scan of definitions finds hidden characters, and does not report harmless ones."""
 
 import pytest
 

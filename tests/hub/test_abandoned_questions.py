@@ -1,4 +1,4 @@
-"""A caller of 2026-07-28 that a session-era server asks something and that stays away is counted."""
+"""A session-era server asks a caller of 2026-07-28 that does not come back with the answer: the loss is counted."""
 
 import asyncio
 from itertools import count

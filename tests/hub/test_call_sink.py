@@ -1,4 +1,4 @@
-"""The way back from a server to the caller of one call: time, names, and what is counted on it."""
+"""The way back from a server to the caller of one call: deadlines, names and counted losses."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What two revisions do not have in common is named, and nothing else is."""
+"""What a revision cannot express is counted as a loss, and nothing else is."""
 
 import msgspec
 import pytest

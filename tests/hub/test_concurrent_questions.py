@@ -1,4 +1,4 @@
-"""Many calls at once at a session-era server that asks: everybody is asked its own, and what was a guess is counted."""
+"""Many calls at once to a session-era server that asks: each caller gets its own questions, and guesses are counted."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""URIs behind one endpoint: whose they are is seen, and what they were is found again."""
+"""URIs behind one endpoint: the server and its own URI are recovered from the endpoint's URI."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What one server offers: every page, as it came, and no more than fits."""
+"""What a server offers: all pages, unchanged, up to the limits."""
 
 import asyncio
 from collections.abc import Iterable, Mapping

@@ -1,5 +1,4 @@
-"""What of a server's words reaches a client: results that it can read, progress that rises, codes that mean something
-to it (threats R5)."""
+"""Replies of a server as a client gets them: readable results, rising progress, error codes of its era (threats R5)."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""That lists changed, as clients of a hub over HTTP are told: at once, then no more than once in a while."""
+"""Clients over HTTP get the first list change at once, and later ones at a limited rate."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""A server's word that its lists changed: never lost for good, whatever comes between."""
+"""Notices of a server that its lists changed are not lost, whatever happens to the connection."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""The lists of a connected server, fetched again when they change, and no more often than others can bear."""
+"""The lists of a connected server are fetched again when they change, at a limited rate."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""One server's malformed entries cost nobody a list: what a client would refuse it for is left out, and told."""
+"""Malformed entries of a server are repaired or left out and reported; the rest of the list stays."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""No server takes what is another's: not its names, and not its place in the lists (threats T22, R0)."""
+"""A server cannot take the names of another, nor its place in the lists (threats T22, R0)."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""Whose is what a session-era server asks and says, when several callers share one connection (T11)?"""
+"""Questions and log lines of a session-era server go to the right caller when several share a connection (T11)."""
 
 import asyncio
 import json

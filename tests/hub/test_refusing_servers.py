@@ -1,4 +1,4 @@
-"""A server at a URL that refuses one caller: what it is to the others, whose calls it answers (R14, R19)."""
+"""A server at a URL that refuses one caller still serves the calls of others (R14, R19)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator

@@ -1,4 +1,4 @@
-"""A hub that is closed leaves nothing to wait for, and one that is opened again is as good as the first time."""
+"""A closed hub leaves no task behind, and works again after it is reopened."""
 
 import asyncio
 

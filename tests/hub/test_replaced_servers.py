@@ -1,4 +1,4 @@
-"""One server in another's place, or taken away and back: whoever uses it should hardly notice (threats R32)."""
+"""A server is replaced, or removed and mounted again: calls and subscriptions continue (threats R32)."""
 
 import asyncio
 from collections.abc import AsyncGenerator

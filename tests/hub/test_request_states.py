@@ -1,4 +1,4 @@
-"""A server's request state on its way through a client's hands: hidden from nobody, of use to nobody else."""
+"""A server's request state passes through a client: it is readable, and valid only for its caller."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Whatever clients and a server do, and when: who is told that it hears of a resource does, once each time."""
+"""Random actions of clients and a server: an acknowledged listener gets each update once."""
 
 import asyncio
 import random

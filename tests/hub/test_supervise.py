@@ -1,4 +1,4 @@
-"""When a server is tried again: sooner at first, then later, and at last once a minute (R7, R19)."""
+"""Restarts of a server back off to once a minute, and a circuit breaker stops calls to one that fails (R7, R19)."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What a server says of its tasks, word by word: passed on, or found to be no answer."""
+"""Answers and notices of a server about its tasks are forwarded, or refused if they are malformed."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Tools that can be called as tasks only are called like any other, and nobody but their server knows."""
+"""Tools that can only be called as tasks are called like any other tool; only their server sees the task."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable

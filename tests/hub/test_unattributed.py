@@ -1,4 +1,4 @@
-"""Log lines that belong to no call: told to session-era clients that set a level, where they can be nobody else's."""
+"""Log lines of no call go to session-era clients that set a level, unless they may be about another caller."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable

@@ -1,4 +1,4 @@
-"""Servers that are away, new or put in another's place: what clients are told meanwhile."""
+"""Servers that are unavailable, starting or replaced: what lists and calls report meanwhile."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""Which replies pass without a change: never one in which anything would have been changed or counted."""
+"""Replies pass unchanged only if nothing in them has to be rewritten or counted."""
 
 import msgspec
 import pytest

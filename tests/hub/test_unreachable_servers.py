@@ -1,4 +1,4 @@
-"""A server that is connected and cannot be reached: what is shown of it, from the first failure to the next success."""
+"""A connected server that cannot be reached: its state from the first failure to the next success."""
 
 import asyncio
 import logging

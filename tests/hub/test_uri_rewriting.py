@@ -1,4 +1,4 @@
-"""URIs of a server, made those of the endpoint wherever a message names them, and nowhere else."""
+"""URIs of a server become those of the endpoint wherever a message names them, and nowhere else."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""One client-facing side of the hub: pages, names, the way of a request to its server, and who hears of changes."""
+"""A view of the hub for one client: pages, names, routes of requests and notices of changes."""
 
 import asyncio
 from collections.abc import AsyncGenerator

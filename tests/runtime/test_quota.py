@@ -1,4 +1,4 @@
-"""ConcurrencyLimit for calls: so many at once, so many in the queue, first come first served."""
+"""A concurrency limit: calls that run, calls that wait, and the order in which they are served."""
 
 import asyncio
 

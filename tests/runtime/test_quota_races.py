@@ -1,4 +1,4 @@
-"""ConcurrencyLimit at the moments in which two things happen at once, and when there are more or fewer of them."""
+"""A concurrency limit when two events happen at once, and when the limit changes."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Threads for plain functions: used again, and never more than so many, whether anybody waits for them or not."""
+"""Threads for plain functions are reused, and their number is limited."""
 
 import asyncio
 import contextvars

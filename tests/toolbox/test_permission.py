@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from sluicegate import Allow, Deny
-from sluicegate.gate.limits import RateLimits
+from sluicegate.gate.limits import Rate, RateLimits
 from sluicegate.gate.policy import Rules
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.protocol.canonical_json import canonical_json
@@ -234,6 +234,17 @@ async def test_rules_that_change_during_the_question_void_the_answer(
         assert "rules changed" in (await box.execute(NAME, {"path": "/a"})).text
         assert await box.gateway.stores.decisions.grants() == []
     assert written == []
+
+
+async def test_limits_that_change_hold_for_the_calls_of_a_toolbox(
+    folder: Folder, write: Callable[[str], str], written: list[str]
+) -> None:
+    folder.settings('[policy]\ndefault = "allow"\n')
+    async with folder.load(write) as box:
+        box.gateway.governance.limit(RateLimits(per_caller=Rate(1, 3600.0)), {})
+        assert not (await box.execute(NAME, {"path": "/a"})).is_error
+        assert "may be called 1/h at most" in (await box.execute(NAME, {"path": "/b"})).text
+    assert written == ["/a"]
 
 
 async def test_a_refusal_reaches_the_model_and_can_stop_the_agent(

@@ -17,7 +17,7 @@ import msgspec
 from sluicegate.errors import ApprovalDeclined, AuditUnavailable, ErrorObject, Refused, SluicegateError
 from sluicegate.exchange import Exchange, Handler, Target, Verdict
 from sluicegate.protocol.canonical_json import canonical_json
-from sluicegate.protocol.message import Params, Reply, Result, ToolText, as_object, may_escape_names
+from sluicegate.protocol.message import Params, Reply, Result, ToolText, as_object, may_escape_names, mentions
 from sluicegate.store.base import Approval, AuditLog, Grant, Row
 from sluicegate.text.masking import masked_members, masked_url
 
@@ -218,7 +218,7 @@ def _verdict_of(method: str, reply: Result) -> str:
     if isinstance(value, msgspec.Raw):
         data = bytes(value)
         # Most results have neither; to search for the names is faster than to decode.
-        if b'"isError"' not in data and b'"input_required"' not in data and not may_escape_names(data):
+        if not mentions(data, (b'"isError"', b'"input_required"')) and not may_escape_names(data):
             return "ok"
         try:
             said = _decode_said(data)
@@ -235,10 +235,11 @@ def _size(reply: Result) -> int:
     """Bytes of a result: of its texts, where it has nothing else."""
     value = reply.value
     if isinstance(value, ToolText):
-        size = 0
+        structured = value.structuredContent
+        size = 0 if structured is msgspec.UNSET else len(memoryview(structured))
         for block in value.content:
             size += len(memoryview(block.text))
-        return size + (len(memoryview(value.structuredContent)) if value.is_structured else 0)  # pyright: ignore[reportArgumentType]
+        return size
     if isinstance(value, msgspec.Raw):
         return len(memoryview(value))
     try:

@@ -24,7 +24,16 @@ from sluicegate.hub.supervise import CircuitBreaker, is_away, is_undelivered, ou
 from sluicegate.hub.tasks.run_legacy import LegacyTasks, Wanted
 from sluicegate.protocol.input_required import may_have_two_types
 from sluicegate.protocol.json_limits import DEFAULT_LIMITS, MARKS, has_many_marks
-from sluicegate.protocol.message import Notification, Params, Reply, Result, ToolText, as_object, opened
+from sluicegate.protocol.message import (
+    Notification,
+    Params,
+    Reply,
+    Result,
+    ToolText,
+    as_object,
+    opened,
+    read_tool_text,
+)
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.protocol.tasks import may_have_tasks, without_tasks
@@ -147,11 +156,16 @@ class Calls:
         Raises:
             UpstreamProtocolError: it cannot be read.
         """
-        if not isinstance(reply, Result):
+        if not isinstance(reply, Result) or reply.is_final:
             return reply
-        if method == "tools/call" and (text := reply.tool_text()) is not None:
-            return reply if text is reply.value and text.resultType is not msgspec.UNSET else Result(text.marked())
-        value = reply.value.to_raw() if isinstance(reply.value, ToolText) else reply.value
+        value = reply.value
+        if isinstance(value, msgspec.Raw) and method == "tools/call" and not reply.is_other:
+            value = read_tool_text(value) or value
+        if isinstance(value, ToolText):
+            if method == "tools/call":
+                is_same = value is reply.value and value.resultType is not msgspec.UNSET
+                return reply if is_same else Result(value.marked())
+            value = value.to_raw()
         if not isinstance(value, msgspec.Raw):
             return reply
         try:

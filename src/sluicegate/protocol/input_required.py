@@ -12,12 +12,14 @@ from sluicegate.errors import (
     RemoteProtocolError,
     UpstreamProtocolError,
 )
+from sluicegate.protocol.json_limits import LONG
 from sluicegate.protocol.message import (
     Params,
     Reply,
     Result,
     ToolText,
     as_object,
+    count_names,
     may_escape_names,
     opened,
 )
@@ -57,6 +59,7 @@ def input_required(questions: Questions, state: str | None) -> Result:
     return Result(value)
 
 
+_TYPE: Final = b'"resultType"'
 _COMPLETE: Final = b'{"resultType":"complete"'
 
 
@@ -76,7 +79,9 @@ def read_input_required(method: str, reply: Reply) -> InputRequired | None:
         data = bytes(raw)
         # The first member counts only if it is the only one: another parser might use a second one instead (T1).
         said = data.startswith(_COMPLETE)
-        if data.count(b'"resultType"') <= said and not may_escape_names(data):
+        if (data.count(_TYPE) if len(data) <= LONG else count_names(data, _TYPE)) <= said and not may_escape_names(
+            data
+        ):
             return None
         kind = _decode_type(raw)
     else:
@@ -97,7 +102,7 @@ def read_input_required(method: str, reply: Reply) -> InputRequired | None:
 def may_have_two_types(raw: msgspec.Raw) -> bool:
     """Whether a result may have two result types, so that another parser might use the other one (T1)."""
     data = bytes(raw)
-    if data.count(b'"resultType"') < 2 and not may_escape_names(data):
+    if (data.count(_TYPE) if len(data) <= LONG else count_names(data, _TYPE)) < 2 and not may_escape_names(data):
         return False
     try:
         jiter.from_json(data, catch_duplicate_keys=True)  # A value inside may have a member of that name, too.

@@ -37,8 +37,11 @@ _STRING: Final = rb'"(?:[^"\\]++|\\.?)*+"?'
 _up_to_string: Final = re.compile(rb'([^"]*+)(?:%b)?' % _STRING, re.DOTALL)
 _NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _SLICE: Final = 32 * 1024
+LONG: Final = 32 * 1024
 _OVERLAP: Final = 512
 """Bytes after a slice that are looked at with it: more than an exponent, or the digits that make a number long."""
+_EACH_MARK: Final = (b"{", b":", b",", b"[")
+_OPENING: Final = (b"{", b"[")
 _WALKED_AT_ONCE: Final = 1000
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _bracket_runs: Final = re.compile(rb"\[++|\]++").finditer
@@ -60,9 +63,36 @@ def finished(steps: Steps[T]) -> T:
             return end.value
 
 
+def rare_places(data: bytes, byte: bytes, most: int = 1000) -> list[int] | None:
+    """Where a byte occurs; None if it occurs more than `most` times. For data that is longer than `LONG`.
+
+    Most long messages are one long string. Searching them takes a twentieth of the time of counting, or of a search for
+    several bytes; short data is counted as fast.
+    """
+    places: list[int] = []
+    place = data.find(byte)
+    while place >= 0:
+        if len(places) == most:
+            return None
+        places.append(place)
+        place = data.find(byte, place + 1)
+    return places
+
+
 def has_many_marks(data: bytes, most: int = DEFAULT_LIMITS.marks) -> bool:
     """Whether well-formed JSON has more than `most` commas, colons and opening brackets outside of strings."""
-    return len(data) > most and finished(count_marks(data, most))
+    if len(data) <= most or _has_few(data, _EACH_MARK, most):
+        return False
+    return finished(count_marks(data, most))
+
+
+def _has_few(data: bytes, kinds: tuple[bytes, ...], most: int) -> bool:
+    """Whether these bytes occur at most `most` times, as far as that is found out quickly."""
+    most_of_each = min(most // len(kinds), 1000)
+    for kind in kinds:  # A generator for `all` would take longer where the first one decides.
+        if rare_places(data, kind, most_of_each) is None:
+            return False
+    return True
 
 
 def count_marks(data: bytes, most: int) -> Steps[bool]:
@@ -191,7 +221,11 @@ def _find_long_number(data: bytes, limit: int) -> Steps[bool]:
 def is_deep(data: bytes, limit: int = DEFAULT_LIMITS.depth) -> bool:
     """Whether this well-formed JSON is nested deeper than `limit`."""
     # Nearly always there are fewer brackets, even with those in strings.
-    if len(data) <= limit or data.count(b"[") + data.count(b"{") <= limit:
+    if (
+        len(data) <= limit
+        or (len(data) > LONG and _has_few(data, _OPENING, limit))
+        or data.count(b"[") + data.count(b"{") <= limit
+    ):
         return False
     return finished(_measure_depth(data, limit))
 

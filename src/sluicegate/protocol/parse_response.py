@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, cast
 import msgspec
 
 from sluicegate.errors import ErrorObject
-from sluicegate.protocol.json_limits import DEFAULT_LIMITS, has_many_marks
+from sluicegate.protocol.json_limits import DEFAULT_LIMITS, has_many_marks, rare_places
 from sluicegate.protocol.message import (
     LARGE_RESULT,
     MAX_BATCH,
@@ -23,7 +23,6 @@ from sluicegate.protocol.message import (
     Response,
     Result,
     ToolText,
-    has_many_braces,
 )
 from sluicegate.protocol.parse_request import ENVELOPE_MEMBERS, folded_member, read_id, recover_id
 
@@ -190,14 +189,14 @@ def read_answer(line: bytes) -> tuple[int, Result] | None:
     try:
         if not line.isascii():
             str(line, "utf-8")  # The decoders skip raw members, and would not notice bad UTF-8 in them.
-        if len(line) <= LARGE_RESULT or not has_many_braces(line):
+        if len(line) <= LARGE_RESULT or rare_places(line, b"{") is not None:
             try:
                 said = _decode_text_answer(line)
             except msgspec.ValidationError:
                 is_other = True
             else:
                 text = said.result
-                if len(line) == _AROUND_ANSWER + len(str(said.id)) + text.compact_size and text.is_usable:
+                if len(line) == _AROUND_ANSWER + len(str(said.id)) + text.compact_size:
                     return said.id, Result(text)
         answer = _decode_answer(line)
     except _UNREADABLE:

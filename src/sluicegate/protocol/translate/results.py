@@ -184,9 +184,10 @@ def reply_from_session(method: str, params: Params, reply: Reply) -> Reply:
     """
     if isinstance(reply, ErrorObject):
         return error_to_pass(method, params, reply, ())
-    if (text := reply.tool_text() if method == "tools/call" else None) is not None:
+    raw = reply.value
+    if method == "tools/call" and (text := raw if isinstance(raw, ToolText) else reply.tool_text()) is not None:
         return Result(text.marked())
-    raw = reply.value.to_raw() if isinstance(reply.value, ToolText) else reply.value
+    raw = raw.to_raw() if isinstance(raw, ToolText) else raw
     try:
         value = raw if isinstance(raw, dict) else _members_of(raw)
         changed = _result_from_session(method, value)
