@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from sluicegate.errors import ConfigError
-from sluicegate.runtime.lock import locked
-from sluicegate.runtime.unix_socket import SocketWire, dial, is_private_socket, listening
+from sluicegate.runtime.lock import is_private_socket, locked
+from sluicegate.runtime.unix_socket import SocketWire, dial, listening
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from sluicegate.protocol.types import (
     UnknownContent,
 )
 from sluicegate.schemas.apis.messages import MAX_IMAGE, ModelCall
-from sluicegate.toolbox.definitions import APIS, answers, define, news, problem_result, read_calls, tokens, tool_list
+from sluicegate.toolbox.definitions import APIS, answers, define, news, read_calls, tokens, tool_list
 from tests.schemas.acceptance import breaches, is_object
 from tests.schemas.corpus import recorded
 
@@ -296,7 +296,7 @@ def test_arguments_that_are_not_json_become_an_answer_for_the_model(arguments: s
     reply = [{"type": "function_call", "call_id": "call_1", "name": "x", "arguments": arguments}]
     (call,) = read_calls("openai", reply)
     assert call.arguments == {}
-    (answer,) = answers("openai", [(call, problem_result(call))])
+    (answer,) = answers("openai", [(call, ToolResult(content=[TextContent(text=call.problem)], is_error=True))])
     text = answer["output"]
     assert isinstance(text, str) and text.startswith("Error: The arguments are not ") and "JSON" in text
 

@@ -7,7 +7,7 @@ a line of ours. Pure but for the clock.
 import hashlib
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from typing import Final, Literal
 
 import msgspec
@@ -234,9 +234,6 @@ def too_late(question: Approval, seconds: float) -> Refused:
 
 
 # ----------------------------------------------------------------------------------------------- the question of a call
-
-Ask = Callable[[Exchange, Approval], Awaitable[ApprovalAnswer | Refused]]
-"""The answer to a question, or a refusal: given by the program that this gateway is part of, such as an agent."""
 
 MAX_CALL: Final = 1 << 20
 """Bytes of params of a call that a person is asked about. Nobody reads more."""

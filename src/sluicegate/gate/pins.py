@@ -2,10 +2,6 @@
 
 What a server offers is approved when it is first seen, unless it hides something. `sluicegate.lock`, where there is
 one, decides alone: what it does not list, or lists with another hash, waits for approval.
-
-A server may define a tool differently for clients that declare an extension. Such a definition has a pin of its own,
-beside that of the usual one, and waits for approval if it differs from that; if it is the same, the usual pin counts.
-A tool that was seen for some clients is not seen for the first time when it is listed for others.
 """
 
 import logging

@@ -127,3 +127,13 @@ def check_free(path: str) -> None:
 def is_private(status: os.stat_result) -> bool:
     """Whether a file belongs to this user and is inaccessible to others."""
     return status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
+
+
+def is_private_socket(path: str) -> bool:
+    """Whether a path is a socket that only this user can have created and can reach, so that it can be trusted."""
+    try:
+        # Anyone could listen in a folder that others can write to.
+        status = os.lstat(path)
+        return stat.S_ISSOCK(status.st_mode) and is_private(status) and is_private(os.stat(os.path.dirname(path)))
+    except OSError:
+        return False

@@ -53,10 +53,6 @@ class Quota:
     def __len__(self) -> int:
         return self._taken
 
-    def taken_by(self, caller: Caller) -> int:
-        """The number of places that a caller has taken."""
-        return self._of.get(caller.id, 0)
-
     def lease(self, caller: Caller) -> Lease | Exceeded:
         """A lease, which its owner must release; or the limit that is reached."""
         exceeded = self.acquire(caller.id)

@@ -2,14 +2,13 @@
 
 import asyncio
 import os
-import stat
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import cast
 
 from sluicegate.errors import ConfigError, UpstreamUnavailable
 from sluicegate.runtime.byte_channel import Receiver, StallTimer
-from sluicegate.runtime.lock import OTHER_PATH, check_folder, check_free, is_private
+from sluicegate.runtime.lock import OTHER_PATH, check_folder, check_free
 
 
 class SocketWire(asyncio.Protocol):
@@ -145,15 +144,6 @@ async def listening(path: str, connected: Callable[[SocketWire], None]) -> Async
             # If the folder was cleared, another gateway may listen at the path by now.
             if os.path.samestat(made, os.stat(path)):
                 os.unlink(path)
-
-
-def is_private_socket(path: str) -> bool:
-    """Whether a path is a socket that only this user can have created and can reach, so that it can be trusted."""
-    try:
-        status = os.lstat(path)
-        return stat.S_ISSOCK(status.st_mode) and is_private(status) and is_private(os.stat(os.path.dirname(path)))
-    except OSError:
-        return False
 
 
 async def dial(path: str) -> SocketWire:

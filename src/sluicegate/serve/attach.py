@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from sluicegate.runtime.lock import is_private
+from sluicegate.runtime.lock import is_private_socket
 
 CHUNK: Final = 65536
 MAX_DESCRIPTORS: Final = 65536
@@ -71,7 +71,7 @@ def attach(path: str, profile: str) -> socket.socket | None:
         connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         connection.settimeout(WELCOME_TIMEOUT)
         try:
-            if not _is_private_socket(path):
+            if not is_private_socket(path):
                 return None
             connection.connect(path)
         except TimeoutError:
@@ -92,11 +92,6 @@ def attach(path: str, profile: str) -> socket.socket | None:
         connection.settimeout(None)
         stack.pop_all()
         return connection
-
-
-def _is_private_socket(path: str) -> bool:
-    # Anyone could listen in a folder that others can write to.
-    return is_private(os.lstat(path)) and is_private(os.stat(os.path.dirname(path)))
 
 
 def _line(connection: socket.socket) -> bytes:

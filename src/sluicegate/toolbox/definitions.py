@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from sluicegate.protocol.message import Params, as_object
-from sluicegate.protocol.types import TextContent, Tool, ToolResult
+from sluicegate.protocol.types import Tool, ToolResult
 from sluicegate.schemas.apis.anthropic import ANTHROPIC
 from sluicegate.schemas.apis.gemini import GEMINI
 from sluicegate.schemas.apis.messages import Api, Keep, ModelCall, cannot_show, entries, field, shown
@@ -130,11 +130,6 @@ def blocks(api: str, result: ToolResult, keep: Keep = cannot_show) -> object:
     if response is not None:
         return {member: value for member, value in response.items() if member != "name"}
     return field(message, "output", "content")
-
-
-def problem_result(call: ModelCall) -> ToolResult:
-    """The result of a call that could not be read."""
-    return ToolResult(content=[TextContent(text=call.problem)], is_error=True)
 
 
 def _defined(tool: Tool, name: str, api: Api, strict: bool) -> Defined:

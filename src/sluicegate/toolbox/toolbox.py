@@ -101,8 +101,8 @@ class Toolbox(View):
             cwd: the folder with `.mcp.json` and `sluicegate.toml`, both of which may be missing.
             add: further servers (`Server`, `stdio(…)`, `http(…)`, a `Hub`), and functions, which become tools.
             ready: seconds to wait for servers; slower ones join later.
-            on_permission: a function that gets an `Ask` and returns `Allow` or `Deny`; or "allow", "deny" or
-                "terminal". Without one, calls that no rule allows are refused.
+            on_permission: a function that gets a `PermissionRequest` and returns `Allow` or `Deny`; or "allow",
+                "deny" or "terminal". Without one, calls that no rule allows are refused.
             search: whether the model searches for tools instead of getting all definitions; "auto" from 30 tools or
                 10,000 tokens on.
             pinned: globs on tools that are always defined, by the names that the model or the server uses.
