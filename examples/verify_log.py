@@ -21,7 +21,7 @@ def files_of(checkpoints: Path) -> list[Path]:
 
 def check_writer(checkpoints: Path) -> int:
     """The number of rows of one writer; all of them are as they were written."""
-    words = checkpoints.read_text(encoding="utf-8").split("\n")
+    words = checkpoints.read_text(encoding="utf-8").split()
     origin, count = words[0], 0
     head = hashlib.sha256(origin.encode()).digest()
     for path in files_of(checkpoints):
@@ -32,7 +32,7 @@ def check_writer(checkpoints: Path) -> int:
             if json.loads(line)["hash"] != head.hex():
                 sys.exit(f"{path.name}: row {count + 1} is not as it was written.")
             count += 1
-    signed = max(int(size) for line, size in zip(words, words[1:], strict=False) if line == origin)
+    signed = max(int(size) for word, size in zip(words, words[1:], strict=False) if word == origin)
     if count < signed:
         sys.exit(f"{checkpoints.name} is about {signed} rows, but the files have {count}.")
     return count

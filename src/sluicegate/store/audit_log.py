@@ -287,7 +287,7 @@ class FileAudit:
             try:
                 await self._checkpoint(anchors)
                 failed = ""
-            except Exception as problem:  # The rows are written; a checkpoint can come later.
+            except OSError as problem:  # The rows are written; a checkpoint can come later.
                 if _described(problem) != failed:
                     failed = _described(problem)
                     log.error("The audit log could not be signed: %s.", failed)
