@@ -52,7 +52,7 @@ def add(to: sluicegate.Server, name: str) -> None:
     def tool() -> str:
         return name
 
-    to.add_tool(tool, name=name)
+    to.tool(name=name)(tool)
 
 
 async def until_listed(hub: Hub, *names: str) -> None:
