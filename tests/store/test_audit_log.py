@@ -111,6 +111,8 @@ async def test_a3_calls_that_a_crash_has_cut_get_an_unknown_outcome_at_the_next_
         await log.append(decision("r4"))
         unknown = [row for row in rows_in(tmp_path, "outcome") if row.verdict == "unknown"]
         assert [row.request for row in unknown] == ["r2", "r3"] and all("recovered" in row.body for row in unknown)
+        cut = decision("r2")
+        assert {(row.caller, row.server, row.name) for row in unknown} == {(cut.caller, cut.server, cut.name)}
         await log.append(outcome("r4"))
     async with open_audit_log(str(tmp_path)):
         pass

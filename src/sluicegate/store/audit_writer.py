@@ -96,8 +96,8 @@ class Writer:
     def __init__(self, folder: str, number: int, keys: Keys, sync: str, clock: Callable[[], int]) -> None:
         self.number = number
         self.head: Head | None = None
-        self.open_calls: set[str] = set()
-        """Requests with a decision and without an outcome."""
+        self.open_calls: dict[str, tuple[str, str, str]] = {}
+        """Caller, server and name of each request with a decision and without an outcome."""
         self.is_spoiled = False
         """Whether the file must not be used any more."""
         self.notes: list[Row] = []
@@ -282,9 +282,9 @@ class Writer:
         open_calls = self.open_calls
         for row, _ in rows:
             if row.kind == "decision":
-                open_calls.add(row.request)
+                open_calls[row.request] = (row.caller, row.server, row.name)
             elif row.kind == "outcome":
-                open_calls.discard(row.request)
+                open_calls.pop(row.request, None)
 
     def _write(self, file: AppendFile, data: bytes) -> None:
         before = file.size
@@ -345,7 +345,7 @@ class Writer:
                     if row.kind == "outcome":
                         ended.add(row.request)
                     elif row.kind == "decision" and row.request not in ended:
-                        self.open_calls.add(row.request)
+                        self.open_calls[row.request] = (row.caller, row.server, row.name)
                     if b'"values":"' in row.body:
                         with_values.add(row.seq)
                     if row.kind == "audit" and row.verdict in _BOUNDARIES:
@@ -361,8 +361,21 @@ class Writer:
         """Rows that say of each open call that its outcome is unknown."""
         now = self._clock()
         body = {"recovered": now}
-        left = sorted(self.open_calls)
-        return [(Row(kind="outcome", request=request, verdict="unknown", body=body), now) for request in left]
+        return [
+            (
+                Row(
+                    kind="outcome",
+                    request=request,
+                    caller=caller,
+                    server=server,
+                    name=name,
+                    verdict="unknown",
+                    body=body,
+                ),
+                now,
+            )
+            for request, (caller, server, name) in sorted(self.open_calls.items())
+        ]
 
     # ------------------------------------------------------------------------------------------------ maintenance
 
