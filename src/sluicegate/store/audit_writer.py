@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
 from typing import BinaryIO, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from sluicegate.runtime.lock import try_lock
 from sluicegate.store.audit_files import (
     MAX_WRITERS,
@@ -360,20 +362,9 @@ class Writer:
     def close_open_calls(self) -> list[Timed]:
         """Rows that say of each open call that its outcome is unknown."""
         now = self._clock()
-        body = {"recovered": now}
+        unknown = Row(kind="outcome", verdict="unknown", body={"recovered": now})
         return [
-            (
-                Row(
-                    kind="outcome",
-                    request=request,
-                    caller=caller,
-                    server=server,
-                    name=name,
-                    verdict="unknown",
-                    body=body,
-                ),
-                now,
-            )
+            (replace(unknown, request=request, caller=caller, server=server, name=name), now)
             for request, (caller, server, name) in sorted(self.open_calls.items())
         ]
 
