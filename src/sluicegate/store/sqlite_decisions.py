@@ -139,7 +139,7 @@ class SqliteDecisions:
         run(f"PRAGMA busy_timeout = {int(locked_for * 1000)}")
         # Arguments of calls may hold secrets: what is deleted is overwritten.
         run("PRAGMA secure_delete = ON")
-        run("PRAGMA journal_mode = WAL")
+        self._use_wal(time.monotonic() + locked_for)
         # The death of a process loses nothing. After a power failure the last answers may be missing: the safe side.
         run("PRAGMA synchronous = NORMAL")
         if self._db_version() < _VERSION:
@@ -150,6 +150,18 @@ class SqliteDecisions:
                 db.execute(f"PRAGMA user_version = {_VERSION}")
         if self._db_version() != _VERSION:
             raise StateUnavailable("The record of approvals was written by another version of sluicegate.")
+
+    def _use_wal(self, end: float) -> None:
+        """Write a log beside the file. Of processes that start together, one switches; SQLite lets no other wait."""
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.005)
+            else:
+                return
 
     def _db_version(self) -> int:
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
