@@ -236,7 +236,7 @@ def too_late(question: Approval, seconds: float) -> Refused:
 # ----------------------------------------------------------------------------------------------- the question of a call
 
 MAX_CALL: Final = 1 << 20
-"""Bytes of params of a call that a person is asked about. Nobody reads more."""
+"""Bytes of params of a call that a person is asked about. People do not read more."""
 _ROUNDS: Final = ("inputResponses", "requestState", "_meta")
 _PROTOCOL: Final = ("io.modelcontextprotocol/", "dev.sluicegate/")
 _CARRIED: Final = frozenset({"progressToken", "traceparent", "tracestate", "baggage"})
