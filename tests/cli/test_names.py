@@ -61,9 +61,6 @@ def test_a_server_goes_by_its_key_where_no_gateway_runs(named: Folder) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("memory-store__write", "write of Memory Store is called write."),
-        ("short__count", "count of short is called s__count."),
-        ("mcp__short__count", "count of short is called s__count."),
         ("memory-store__forget", 'Memory Store has it, and hide = ["for*"] in its settings hides it.'),
         ("counting__count", 'counting has it, and tools = ["add*"] in its settings hides it.'),
     ],
@@ -75,11 +72,27 @@ def test_a_renamed_or_hidden_tool_is_reported_with_a_remedy(named: Folder, name:
         assert done.stderr.splitlines()[-1] == f"sluicegate: there is no tool {name!r}; {sentence}"
 
 
-def test_a_remedy_is_printed_also_without_a_gateway(named: Folder) -> None:
-    done = named.run("call", "short__count", "--config", ".mcp.json")
-    assert done.returncode == 1
-    said = "sluicegate: there is no tool 'short__count'; count of short is called s__count."
-    assert done.stderr.splitlines()[-1] == said
+@pytest.mark.parametrize(
+    "name",
+    ["s__count", "short__count", "s.count", "short.count", "mcp__s__count", "mcp__short__count"],
+)
+def test_a_tool_goes_by_all_names_of_its_server(named: Folder, name: str) -> None:
+    called = named.invoke("call", name, "to=2")
+    assert called.returncode == 0 and called.stdout.strip().endswith("counted to 2")
+    shown = named.invoke("tools", name)
+    assert shown.returncode == 0 and shown.stdout.startswith("s__count  (count of short)")
+
+
+@pytest.mark.parametrize("name", ["Memory Store__write", "memory-store__write", "mcp__Memory Store__write", "write"])
+def test_a_tool_goes_by_the_name_of_its_server_that_had_to_be_rewritten(named: Folder, name: str) -> None:
+    assert named.invoke("tools", name).stdout.startswith("write  (write of Memory Store)")
+    explained = named.invoke("policy", "explain", name if "__" in name else f"mcp__memory-store__{name}")
+    assert explained.returncode == 0 and "there is no server" not in explained.stderr
+
+
+def test_a_tool_goes_by_all_names_also_without_a_gateway(named: Folder) -> None:
+    done = named.run("call", "mcp__short__count", "to=2", "--config", ".mcp.json")
+    assert done.returncode == 0 and done.stdout.strip().endswith("counted to 2")
 
 
 def test_no_rule_is_named_for_a_tool_that_its_server_does_not_have(named: Folder) -> None:

@@ -441,12 +441,24 @@ def servers_for(name: str) -> Choose:
     def choose(config: GatewayConfig) -> list[str]:
         if config.naming == "collide":
             return []
-        plain = name.removeprefix("mcp__") if config.naming == "claude" else name
         servers = config.servers.values()
-        own = [each.name for each in servers if each.prefix and plain.startswith(_heads(each.prefix))]
-        return own and [*own, *(each.name for each in servers if not each.prefix)]
+        own = [each.name for each in servers if own_names(each.names, name)]
+        return own and [*own, *(each.name for each in servers if not each.prefix and each.name not in own)]
 
     return choose
+
+
+async def listed_name(gateway: GatewayClient, name: str) -> str:
+    """The name under which clients see a tool, given by any of its names; empty if there is none, or several."""
+    offers, found = await gateway.offers("tools"), set[str]()
+    for server in (await gateway.report()).servers:
+        own = own_names((server.name, server.key, server.prefix), name)
+        found |= {
+            str(offer.definition["name"])
+            for offer in offers
+            if offer.server == server.name and offer.own in own and not offer.is_denied
+        }
+    return found.pop() if len(found) == 1 else ""
 
 
 async def explain_missing(gateway: GatewayClient, name: str, known: Sequence[str]) -> str:
@@ -457,39 +469,36 @@ async def explain_missing(gateway: GatewayClient, name: str, known: Sequence[str
         if f" {name} is not offered." in finding:
             return finding
     for server in report.servers:
-        own = own_name(server, name)
-        if own is None:
+        owns = own_names((server.name, server.key, server.prefix), name)
+        if not owns:
             continue
         if server.state != "ready" and server.name not in own_tools:
             why = server.sentence.removeprefix(f"{server.name}: ")
             if why.startswith(f"{server.name} "):
                 why = f"it{why.removeprefix(server.name)}"
             return f"{server.name} is not ready: {why}"
-        if name in (own_tools[server.name].tools if server.name in own_tools else ()):
-            own = name  # An activation itself calls its tools by their whole names.
-        now = [offer.definition["name"] for offer in offers if (offer.server, offer.own) == (server.name, own)]
-        if name in now:
-            return f"a rule denies {name!r}; see `sluicegate policy explain mcp__{server.key}__{own}`."
-        if now:
-            return f"there is no tool {name!r}; {own} of {server.name} is called {now[0]}."
-        if server.name in own_tools and (rule := _hidden_by(own_tools[server.name], own)):
-            return f"there is no tool {name!r}; {server.name} has it, and {rule} in its settings hides it."
+        if any(offer.server == server.name and offer.own in owns and offer.is_denied for offer in offers):
+            return f"a rule denies {name!r}; see `sluicegate policy explain mcp__{server.key}__{owns[0]}`."
+        for own in owns:
+            if server.name in own_tools and (rule := _hidden_by(own_tools[server.name], own)):
+                return f"there is no tool {name!r}; {server.name} has it, and {rule} in its settings hides it."
     return unknown("tool", name, known)
 
 
-def own_name(server: ServerStatus, name: str) -> str | None:
-    """The server's own name for a tool; None if the name does not begin with one of the server's prefixes."""
-    prefixes = [head for prefix in (server.prefix, server.key, server.name) if prefix for head in _heads(prefix)]
-    for plain in (name, name.removeprefix("mcp__")):  # Claude Code puts "mcp__" in front of names.
-        for prefix in prefixes:
-            if plain.startswith(prefix):
-                return plain[len(prefix) :]
-    return None
+def own_names(servers: Collection[str], name: str) -> list[str]:
+    """What a tool may be called by its server, which has these names; nothing if the name does not begin with one.
 
-
-def _heads(prefix: str) -> tuple[str, str]:
-    """How the names of a server's tools may begin, the second one natively."""
-    return f"{prefix}__", f"{prefix}."
+    An activation itself calls its tools by their whole names: `ticker.watch`.
+    """
+    found: list[str] = []
+    for plain in (name, name.removeprefix("mcp__")):  # Rules and Claude Code put "mcp__" in front of names.
+        for server in filter(None, servers):
+            for head in (f"{server}__", f"{server}."):
+                if plain.startswith(head):
+                    rest = plain[len(head) :]
+                    whole = (f"{each}.{rest}" for each in servers)
+                    found += [rest, *whole, *(f"{each}.{rest.replace('__', '.')}" for each in servers)]
+    return list(dict.fromkeys(found))
 
 
 def _hidden_by(server: OwnTools, own: str) -> str:
