@@ -50,6 +50,11 @@ def waiting(folder: Folder) -> Path:
     return folder.path
 
 
+def audit_folder_below(folder: Path) -> Path:
+    [state] = folder.rglob("state.db")
+    return state.parent / "audit"
+
+
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -114,8 +119,7 @@ async def test_a_typed_call_is_asked_about_only_if_a_rule_asks_and_calls_of_tool
 
         shell = Shell(box)
         await shell.run(read)
-    [state] = tmp_path.rglob("state.db")
-    rows = rows_in(state.parent / "audit", "approval")
+    rows = rows_in(audit_folder_below(tmp_path), "approval")
     shown = capsys.readouterr()
     assert shown.out.startswith("a\n") and "B" not in shown.out and "mcp__functions__upper needs" in shown.err
     assert "mcp__functions__lower needs a permission" in shown.out
