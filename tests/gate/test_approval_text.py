@@ -12,7 +12,7 @@ from sluicegate.web.html import question_form
 HIDDEN = "\u202e" * 80_000
 
 
-def question(*, name: str = "write", others: object = None, **arguments: object) -> Approval:
+def question(arguments: dict[str, object], *, name: str = "write", others: object = None) -> Approval:
     now = time.time_ns()
     return Approval(
         id="abcdef",
@@ -33,16 +33,16 @@ def question(*, name: str = "write", others: object = None, **arguments: object)
 
 
 LONG_QUESTIONS = {
-    "hidden characters": question(path="/a", text=HIDDEN),
-    "a long text": question(text="x" * 200_000),
-    "many lines": question(text="\n" * 200_000),
-    "nested": question(value=[HIDDEN]),
-    "many arguments": question(**{f"a{number}": number for number in range(20_000)}),
-    "a long name of an argument": question(**{HIDDEN: 1}),
-    "a long name of the target": question(name=HIDDEN),
-    "other members": question(others={HIDDEN: HIDDEN}),
-    "many other members": question(others={f"a{number}": number for number in range(20_000)}),
-    "quotes": question(text='"<&' * 60_000),
+    "hidden characters": question({"path": "/a", "text": HIDDEN}),
+    "a long text": question({"text": "x" * 200_000}),
+    "many lines": question({"text": "\n" * 200_000}),
+    "nested": question({"value": [HIDDEN]}),
+    "many arguments": question({f"a{number}": number for number in range(20_000)}),
+    "a long name of an argument": question({HIDDEN: 1}),
+    "a long name of the target": question({}, name=HIDDEN),
+    "other members": question({}, others={HIDDEN: HIDDEN}),
+    "many other members": question({}, others={f"a{number}": number for number in range(20_000)}),
+    "quotes": question({"text": '"<&' * 60_000}),
 }
 
 
@@ -57,16 +57,16 @@ def test_t18_a_long_question_is_cut_before_it_is_rendered_and_says_how_much_is_m
 
 
 def test_t18_the_count_is_that_of_the_characters_that_are_not_shown() -> None:
-    asked = question(text="x" * 100_000)
+    asked = question({"text": "x" * 100_000})
     [argument] = shown_question(asked).arguments
     assert argument.note == f"100,000 characters, {100_002 - len(argument.value):,} of them not shown"
     assert f" {100_002 - len(argument.value):,} characters are left out." in unshown(asked)
-    further = question(text="x" * 100_000, path="/etc/passwd", count=3)
+    further = question({"text": "x" * 100_000, "path": "/etc/passwd", "count": 3})
     assert "2 whole arguments among them" in unshown(further)
 
 
 def test_a_question_that_fits_is_shown_in_full() -> None:
-    asked = question(path="/a", text="y" * 60_000)
+    asked = question({"path": "/a", "text": "y" * 60_000})
     assert unshown(asked) == "" and "y" * 60_000 in "\n".join(as_lines(asked))
     assert form(asked, lambda: None) is not None
 
