@@ -158,8 +158,11 @@ class GatewayClient:
     async def wait_approvals(self, known: Collection[str]) -> list[Approval]:
         return await self._items("wait_approvals", {"known": list(known)}, Approval, timeout=MAX_CALL)
 
-    async def decide(self, approval_id: str, answer: ApprovalAnswer) -> DecidedQuestion:
+    async def decide(
+        self, approval_id: str, answer: ApprovalAnswer, *, accepts_unshown: bool = False
+    ) -> DecidedQuestion:
         arguments: Params = {"id": approval_id, "scope": answer.scope, "by": answer.by, "reason": answer.reason}
+        arguments["accepts_unshown"] = accepts_unshown
         return await self._ask("decide", arguments, DecidedQuestion)
 
     async def wait_decided(self, approval_id: str) -> None:
