@@ -65,7 +65,7 @@ def test_a_server_goes_by_its_key_where_no_gateway_runs(named: Folder) -> None:
         ("counting__count", 'counting has it, and tools = ["add*"] in its settings hides it.'),
     ],
 )
-def test_a_renamed_or_hidden_tool_is_reported_with_a_remedy(named: Folder, name: str, sentence: str) -> None:
+def test_a_hidden_tool_is_reported_with_a_remedy(named: Folder, name: str, sentence: str) -> None:
     for command in ("call", "tools"):
         done = named.invoke(command, name)
         assert done.returncode == 1
@@ -73,14 +73,17 @@ def test_a_renamed_or_hidden_tool_is_reported_with_a_remedy(named: Folder, name:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["s__count", "short__count", "s.count", "short.count", "mcp__s__count", "mcp__short__count"],
+    "name", ["s__count", "short__count", "mcp__short__count", "short.count", "mcp__s__count", "s.count"]
 )
-def test_a_tool_goes_by_all_names_of_its_server(named: Folder, name: str) -> None:
-    called = named.invoke("call", name, "to=2")
-    assert called.returncode == 0 and called.stdout.strip().endswith("counted to 2")
-    shown = named.invoke("tools", name)
-    assert shown.returncode == 0 and shown.stdout.startswith("s__count  (count of short)")
+def test_every_spelling_of_a_tool_is_accepted_and_one_is_shown(named: Folder, name: str) -> None:
+    done = named.invoke("call", name, "to=2")
+    assert (done.returncode, done.stdout) == (0, "counted to 2\n"), done.stderr
+    assert named.invoke("tools", name).stdout.startswith("s__count  (count of short)\n")
+
+
+def test_every_spelling_is_accepted_also_without_a_gateway(named: Folder) -> None:
+    done = named.run("call", "mcp__short__count", "to=2", "--config", ".mcp.json")
+    assert (done.returncode, done.stdout) == (0, "counted to 2\n"), done.stderr
 
 
 @pytest.mark.parametrize("name", ["Memory Store__write", "memory-store__write", "mcp__Memory Store__write", "write"])
@@ -88,11 +91,6 @@ def test_a_tool_goes_by_the_name_of_its_server_that_had_to_be_rewritten(named: F
     assert named.invoke("tools", name).stdout.startswith("write  (write of Memory Store)")
     explained = named.invoke("policy", "explain", name if "__" in name else f"mcp__memory-store__{name}")
     assert explained.returncode == 0 and "there is no server" not in explained.stderr
-
-
-def test_a_tool_goes_by_all_names_also_without_a_gateway(named: Folder) -> None:
-    done = named.run("call", "mcp__short__count", "to=2", "--config", ".mcp.json")
-    assert done.returncode == 0 and done.stdout.strip().endswith("counted to 2")
 
 
 def test_no_rule_is_named_for_a_tool_that_its_server_does_not_have(named: Folder) -> None:

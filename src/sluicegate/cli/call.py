@@ -17,7 +17,7 @@ from sluicegate.cli.gateway_client import (
     GatewayClient,
     any_gateway,
     explain_missing,
-    listed_name,
+    exposed_name,
     own_names,
     run,
     servers_for,
@@ -170,8 +170,8 @@ async def _find(gateway: GatewayClient, name: str) -> Tool:
     tools = {tool.name: tool for tool in await gateway.hub.tools()}
     if name not in tools and await _retry_servers(gateway, name):
         tools = {tool.name: tool for tool in await gateway.hub.tools()}
-    if (known := name if name in tools else await listed_name(gateway, name)) in tools:
-        return tools[known]
+    if (exposed := await exposed_name(gateway, name, tools)) in tools:
+        return tools[exposed]
     if name == HEALTH and gateway.is_running:
         return Tool(name=name)  # Every gateway answers it, and few list it.
     if name == HEALTH:
@@ -186,7 +186,7 @@ async def _retry_servers(gateway: GatewayClient, name: str) -> bool:
     away = [
         server.name
         for server in (await gateway.report()).servers
-        if server.state != "ready" and own_names((server.name, server.key, server.prefix), name)
+        if server.state != "ready" and own_names(server, name)
     ]
     for each in away:
         await gateway.seek(each)
@@ -227,7 +227,7 @@ async def _how_to_raise(gateway: GatewayClient, name: str, message: str) -> str:
     keys = re.findall(r"`(\w+)`", message)
     if key := next((key for key in keys if key in ServerSettings.__struct_fields__), ""):
         servers = (await gateway.report()).servers
-        owners = (each.name for each in servers if own_names((each.name, each.key, each.prefix), name))
+        owners = (each.name for each in servers if own_names(each, name))
         table = f"servers.{next(owners, 'NAME')}"
     elif key := next((key for key in keys if key in LimitsConfig.__struct_fields__), ""):
         table = "limits"

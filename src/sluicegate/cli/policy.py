@@ -174,7 +174,7 @@ class KnownTools:
         offer = self._offer(found) if found is not None and kind == "tool" else None
         if found is not None and offer is not None and all(each.own != name for each in offer.tools):
             # Of an activation, which calls its tools by their whole names.
-            whole = own_names(found.names, text)
+            whole = own_names(found, text)
             name = next((each.own for each in offer.tools if each.own in whole), name)
         salient = next((each.salient for each in offer.tools if each.own == name), None) if offer is not None else None
         if salient is None:
