@@ -52,10 +52,14 @@ class Governed:
         return [tool["name"] for tool in msgspec.json.decode(msgspec.json.encode(opened(reply)["tools"]))]
 
 
+def echo(text: str = "") -> str:
+    return text
+
+
 def plain(file: str) -> Upstream:
     server = sluicegate.Server("plain")
-    server.add_tool(lambda text="": text, name="echo")
-    server.add_tool(lambda text="": text, name="delete")
+    server.add_tool(echo)
+    server.add_tool(echo, name="delete")
     server.add_resource("note://one", lambda: "1", name="one")
     return MemoryUpstream(server)
 
