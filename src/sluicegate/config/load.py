@@ -15,6 +15,7 @@ from sluicegate.config.merge import Lines, Merger
 from sluicegate.config.model import GatewayConfig, ServerConfig, Settings
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem, read_text
+from sluicegate.config.resource_tools import NAMES
 from sluicegate.config.settings_toml import SettingsFile, Table, merged, read_settings, rules_of
 from sluicegate.config.variables import Variables
 from sluicegate.errors import ConfigError
@@ -69,7 +70,7 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
         servers = merger.servers(entries)
         if not broken:  # The servers of a broken file are unknown.
             merger.report_unknown_servers(servers)
-            problems += policy.warnings(servers.values())
+            problems += policy.warnings(servers.values(), NAMES if settings.catalog.resource_tools else ())
         config = GatewayConfig(
             root=places.root,
             servers=servers,
@@ -185,10 +186,13 @@ class _PolicyFiles:
         for key in ("permissions", "policy"):
             read.table.pop(key, None)
 
-    def warnings(self, servers: Iterable[ServerConfig]) -> Iterator[Problem]:
-        """Warnings about rules that can never decide, and about rules that name a server that does not exist."""
-        keys = [*(name for server in servers for name in sorted(server.names)), *self._places.added, DEMO]
-        for rule, earlier in unreachable(self.rules):
+    def warnings(self, servers: Iterable[ServerConfig], own: Collection[str]) -> Iterator[Problem]:
+        """Warnings about rules that can never decide, and about rules that name a server that does not exist.
+
+        `own` are the names that the server of the management tools may get.
+        """
+        keys = [*(name for server in servers for name in sorted(server.names)), *self._places.added, *own, DEMO]
+        for rule, earlier in unreachable(self.rules, {*own, *self._places.added}):
             yield self._warning(rule, f"This rule is never reached: {earlier.place} decides before.")
         for rule, name in unknown_servers(self.rules, keys):
             yield self._warning(rule, f'There is no server "{name}".{did_you_mean(name, keys)}')

@@ -45,6 +45,7 @@ _STRICTNESS: Final[Mapping[Action, int]] = {"allow": 0, "ask": 1, "deny": 2}
 K = TypeVar("K")
 V = TypeVar("V")
 _NOT_NAMED: Final = "No rule names it."
+_FREE: Final = Verdict("allow", "the management tools")
 _CAREFUL: Final = Verdict("ask", why="No rule names it, and it can do anything on this machine.", needs_client=True)
 
 
@@ -132,17 +133,21 @@ class Rules:
         config: PolicyConfig | None = None,
         careful: Collection[str] = (),
         names: Mapping[str, Collection[str]] | None = None,
+        free: Collection[str] = (),
     ) -> None:
         """Raises BadGlob if a rule cannot be read; the configuration has been checked.
 
         Calls of `careful` servers, given by their keys, are allowed only by rules that name the server.
         `names` are all names of servers by their keys: rules may use any of them, such as `my_server` for `my-server`.
+        `free` servers, given by their keys, need no permission: only rules that name them or their tools apply, and
+        not those about all servers. What their tools call is judged.
         """
         self.config = config or PolicyConfig()
         self.careful = frozenset(careful)
+        self.free = frozenset(free)
         self.names = {key: tuple(sorted({key, *others})) for key, others in (names or {}).items()}
         others = ("=".join(each) for each in self.names.values() if len(each) > 1)
-        self.version = "+".join([self.config.version, *sorted(self.careful), *sorted(others)])
+        self.version = "+".join([self.config.version, *sorted(self.careful), *sorted(others), *sorted(self.free)])
         """A digest of the rules; equal rules have the same one."""
         self.rules = tuple(_compiled(rule, self.names) for rule in self.config.rules)
         action = self.config.default
@@ -186,11 +191,15 @@ class Rules:
         return Applicable(tuple(conditional), self.default_for(target))
 
     def is_too_general(self, rule: CompiledRule, target: Target) -> bool:
-        """Whether a rule would allow a tool of a careful server, and does not name that server."""
+        """Whether a rule does not apply because it does not name a free server, or does not name one that it allows."""
+        if target.server in self.free:
+            return not any(each.names_something for each in rule.subjects_of(target.server))
         return self._is_careful(target) and rule.allows and rule.subject.server.literal is None
 
     def default_for(self, target: Target) -> Verdict:
         """What holds if no rule matches."""
+        if target.server in self.free:
+            return _FREE
         return _CAREFUL if self._is_careful(target) and self.default.action != "deny" else self.default
 
     def _is_careful(self, target: Target) -> bool:

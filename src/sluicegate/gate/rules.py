@@ -112,6 +112,11 @@ class Subject(msgspec.Struct, frozen=True):
     name: Glob | None
     """None for everything of the server."""
 
+    @property
+    def names_something(self) -> bool:
+        """Whether it is about one server or some names, and not about all of many servers."""
+        return self.server.literal is not None or (self.name is not None and not self.name.matches_all)
+
     def covers(self, other: "Subject") -> bool:
         """Whether it surely includes all that the other one does."""
         if self.kinds not in (KINDS, other.kinds) or not self.server.covers(other.server):
@@ -235,9 +240,10 @@ def faults(written: Permission) -> Iterator[tuple[str, str]]:
 # --------------------------------------------------------------------------------------------------------- warnings
 
 
-def unreachable(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
+def unreachable(rules: Sequence[Rule], free: Collection[str] = ()) -> Iterator[tuple[Rule, Rule]]:
     """Rules that can never decide, each with an earlier rule that matches all it could match.
 
+    Rules about all servers hide none about one of `free`, to which they do not apply.
     With very many rules some are missed: this is for a warning, which must not delay a start.
     """
     # Rules with conditions on arguments hide none but equal ones.
@@ -251,7 +257,8 @@ def unreachable(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
         content = msgspec.structs.replace(rule.written, why="", record="digest")
         hiding = seen.setdefault(msgspec.json.encode(content, order="deterministic"), rule)
         if hiding is rule:
-            earlier = [*wide.get(None, ()), *(wide.get(server, ()) if server is not None else ())]
+            general = () if server in free else wide.get(None, ())
+            earlier = [*general, *(wide.get(server, ()) if server is not None else ())]
             left -= len(earlier)
             if left < 0:
                 return
