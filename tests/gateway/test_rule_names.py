@@ -217,3 +217,36 @@ async def test_what_a_management_tool_reads_is_judged_by_rules_about_all_servers
         params: dict[str, object] = {"name": "ReadMcpResource", "arguments": {"server": "files", "uri": "note://one"}}
         reply = await stage.gateway.handler()(Exchange("tools/call", params, NOBODY))
         assert isinstance(reply, Result) and opened(reply)["isError"] is True
+
+
+# ------------------------------------------------------------------------------------- arguments that are spelled oddly
+
+
+@pytest.mark.parametrize(
+    ("glob", "texts"),
+    [
+        ("/etc/**", (" /etc/passwd", "/etc/passwd ", "etc/passwd", "passwd", "~/passwd", "/etc/./passwd")),
+        (
+            "https://example.com/**",
+            (
+                *("https:/example.com/x", " https://example.com/x", "https://example.com./x", "https://example.com"),
+                *("https://example.com:443/x", "HTTPS://EXAMPLE.com/x", "example.com/x", "https://example.com/x\n"),
+            ),
+        ),
+    ],
+)
+async def test_t15_a_doubtful_argument_is_recorded_as_denied_or_asked_and_does_not_run(
+    glob: str, texts: Sequence[str]
+) -> None:
+    for action in ("deny", "ask"):
+        rules = [{"tool": "mcp__files__echo", "args": {"text": glob}, "action": action}]
+        async with governed(["files"], rules) as stage:
+            for text in texts:
+                assert await stage.call("files__echo", text=text) == ("files", "echo", action), text
+            assert await stage.call("files__echo", text="https://other.example/etc" if ":" in glob else "/srv") == (
+                *("files", "echo", "allow"),
+            )
+    rules = [{"tool": "mcp__files__echo", "args": {"text": glob}, "action": "allow"}]
+    async with governed(["files"], rules, "deny") as stage:
+        for text in texts:
+            assert await stage.call("files__echo", text=text) == ("files", "echo", "deny"), text
