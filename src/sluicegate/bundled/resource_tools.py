@@ -92,7 +92,7 @@ class ResourceTools:
         """
         catalog = self._access(call.exchange).catalog
         if server is not None:
-            _check_server(catalog, server)
+            server = _known_server(catalog, server)
         found: list[dict[str, str]] = []
         for entry in catalog.resources.values():
             if server in (None, entry.mount):
@@ -110,6 +110,7 @@ class ResourceTools:
             uri: as ListMcpResources shows it, or as a template of the server describes it.
         """
         access = self._access(call.exchange)
+        server = _known_server(access.catalog, server)
         try:
             result = await self._read(access, server, uri)
         except Refused as refusal:
@@ -136,6 +137,7 @@ class ResourceTools:
             reason: why, repeated with each update.
         """
         access = self._access(call.exchange)
+        server = _known_server(access.catalog, server)
         exposed = _exposed(access.catalog, server, uri)
         watched = new_watch("subscription", call.caller.id, access.router, server, uri, reason)
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -212,6 +214,7 @@ class ResourceTools:
         if not target:
             raise ToolError(f"A poll of a {type} needs {'toolName' if type == 'tool' else 'uri'}.")
         access = self._access(call.exchange)
+        server = _known_server(access.catalog, server)
         watched = new_watch("poll", call.caller.id, access.router, server, target, reason)
         times = max(1, durationMs // intervalMs)
         repetition = _repetition(watched.id, intervalMs / 1000, durationMs / 1000, times)
@@ -309,6 +312,8 @@ class ResourceTools:
         if server is None and target is None and id is None:
             raise ToolError("Say which: an id, a server or what is watched.")
         watched = self._watched(call)
+        if server is not None:
+            server = self._access(call.exchange).catalog.mount_named(server) or server
         found = [
             each
             for each in watched
@@ -323,15 +328,16 @@ class ResourceTools:
         return {"unsubscribed": True}
 
 
-def _check_server(catalog: Catalog, server: str) -> None:
-    if server not in catalog.prefixes:
-        known = ", ".join(catalog.prefixes) or "none"
-        raise ToolError(f"There is no server {server!r}; there are: {known}.")
+def _known_server(catalog: Catalog, server: str) -> str:
+    """The name of a server that is called by any of its names. Raises ToolError if there is none."""
+    if (known := catalog.mount_named(server)) is None:
+        there = ", ".join(catalog.prefixes) or "none"
+        raise ToolError(f"There is no server {server!r}; there are: {there}.")
+    return known
 
 
 def _exposed(catalog: Catalog, server: str, uri: str) -> str:
-    _check_server(catalog, server)
-    prefix = catalog.prefixes[server]
+    prefix = catalog.prefixes[_known_server(catalog, server)]
     return uri if prefix and own_uri(prefix, uri) is not None else exposed_uri(prefix, uri)
 
 
@@ -341,7 +347,6 @@ def _own_uri(catalog: Catalog, server: str, uri: str) -> str:
 
 def _tool(catalog: Catalog, server: str, tool: str) -> str:
     """The exposed name of a tool, given by either of its names."""
-    _check_server(catalog, server)
     own = {entry.own: name for name, entry in catalog.tools.items() if entry.mount == server}
     if tool in own.values():
         return tool
