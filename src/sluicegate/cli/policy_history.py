@@ -16,7 +16,7 @@ from sluicegate.cli.output import counted, one_line, say, show_json, show_rows, 
 from sluicegate.config.settings_toml import read_settings, rules_of
 from sluicegate.gate.history import Replay, SuccessfulCalls
 from sluicegate.gate.policy import Rules
-from sluicegate.gate.rules import policy_of, to_toml
+from sluicegate.gate.rules import RulesFile, policy_of, to_toml
 from sluicegate.store.base import AuditFilter, AuditRow
 
 _with_since = click.option(
@@ -111,7 +111,7 @@ def _rules_in(file: str) -> Rules:
     if read.problems:
         raise NotStarted(f"{file} has errors.")
     rules, default = rules_of(read, file)
-    return Rules(policy_of(rules, [] if default is None else [default]))
+    return Rules(policy_of([RulesFile(tuple(rules), default)]))
 
 
 def _groups(words: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
