@@ -199,7 +199,7 @@ class _PolicyFiles:
 
     def warnings(self, servers: Iterable[ServerConfig]) -> Iterator[Problem]:
         """Warnings about rules that can never decide, and about rules that name a server that does not exist."""
-        keys = [*(server.key for server in servers), *self._places.added, DEMO]
+        keys = [*(name for server in servers for name in sorted(server.names)), *self._places.added, DEMO]
         users: list[Rule] = []
         for path, file in zip(self._paths, self.files, strict=True):
             own = {id(rule) for rule in file.rules}
