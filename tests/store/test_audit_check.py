@@ -358,7 +358,11 @@ async def test_a_log_of_the_version_before_is_verified_and_what_cannot_be_proven
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That version signed no beginning, had no labels, and recorded only the names of the files that it removed."""
-    monkeypatch.setattr(audit_writer, "log_label", lambda folder: "")  # pyright: ignore[reportUnknownLambdaType]
+
+    def no_label(folder: str) -> str:
+        return ""
+
+    monkeypatch.setattr(audit_writer, "log_label", no_label)
     clock = Clock()
     writer = audit_writer.Writer(str(tmp_path), 1, load_keys(str(tmp_path)), "normal", clock)
     for month in range(4):
