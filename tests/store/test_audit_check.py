@@ -354,7 +354,7 @@ async def test_retention_of_a_writer_that_no_process_holds_is_in_its_own_chain(m
     assert sorted(removed) == [(1, 6), (2, 3)] and all_faults(months) == []
 
 
-async def test_a_log_of_the_version_before_is_verified_and_what_cannot_be_proven_is_said(
+async def test_logs_of_the_version_before_are_verified_with_a_note_about_what_is_unproven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That version signed no beginning, had no labels, and recorded only the names of the files that it removed."""
