@@ -217,6 +217,11 @@ def audit_folder(config: GatewayConfig, environ: Mapping[str, str]) -> str:
     return config.audit.folder or os.path.join(_state_folder(config.root, environ), "audit")
 
 
+def last_checkpoint_file(root: str, environ: Mapping[str, str]) -> str:
+    """The file with the last checkpoint of the audit log. It is outside the log's folder, to notice its removal."""
+    return os.path.join(_state_folder(root, environ), "audit.last")
+
+
 def activations_folder(root: str, environ: Mapping[str, str]) -> str:
     """The folder in which the activations of a folder's gateway keep files."""
     return os.path.join(_state_folder(root, environ), "activations")
