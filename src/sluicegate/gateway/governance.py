@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 
 from sluicegate.config.model import GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
-from sluicegate.config.paths import audit_folder, state_file
+from sluicegate.config.paths import audit_folder, last_checkpoint_file, state_file
 from sluicegate.errors import ConfigError, StateUnavailable
 from sluicegate.gate.approvals import ApprovalSettings
 from sluicegate.gate.governance import Governance, MakePermission
@@ -70,6 +70,7 @@ async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> Asyn
                     on_failure=settings.on_failure,
                     keep=settings.keep,
                     anchors=settings.anchors,
+                    last_checkpoint=last_checkpoint_file(config.root, environ),
                 )
             )
             open_reader = partial(_open_audit_reader, audit_folder(config, environ), stack)
