@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -130,7 +131,7 @@ async def render(client: Client) -> str:
     return (await client.call("arbor.tree_render", tree=tree)).text
 
 
-ACTING = {
+ACTING: dict[str, dict[str, Any]] = {
     "ListMcpResources": {"server": "secret"},
     "ReadMcpResource": {"server": "secret", "uri": "secret://x"},
     "SubscribeMcpResource": {"server": "secret", "uri": "secret://x"},
@@ -178,7 +179,8 @@ async def test_t35_a_poll_of_one_view_is_not_shown_in_another(tmp_path: Path) ->
     async with stage(tmp_path) as here, here.client() as client, here.client("narrow") as other:
         begun = await client.call("SubscribePolling", type="resource", server="secret", uri="secret://x")
         id = json.loads(begun.text)["subscriptionId"]
-        for arguments in ({"server": "secret"}, {"subscriptionId": id}):
+        wrong: list[dict[str, Any]] = [{"server": "secret"}, {"subscriptionId": id}]
+        for arguments in wrong:
             answer = await other.call("UnsubscribePolling", **arguments)
             assert answer.is_error and "secret://x" not in answer.text
         with pytest.raises(sluicegate.RpcError, match="There is no poll"):
@@ -189,7 +191,13 @@ async def test_t35_a_poll_of_one_view_is_not_shown_in_another(tmp_path: Path) ->
 # ------------------------------------------------------------------------------------------- polls that a person allows
 
 ASK = Permission(tool="mcp__secret", action="ask")
-POLL = {"type": "tool", "server": "secret", "toolName": "peek", "intervalMs": 2000, "durationMs": 20_000}
+POLL: dict[str, Any] = {
+    "type": "tool",
+    "server": "secret",
+    "toolName": "peek",
+    "intervalMs": 2000,
+    "durationMs": 20_000,
+}
 
 
 async def test_t35_a_poll_is_a_question_of_its_own_that_says_interval_number_and_end(tmp_path: Path) -> None:
@@ -230,7 +238,8 @@ async def test_t35_a_yes_to_one_call_does_not_cover_a_poll_nor_the_other_way_rou
 async def test_t35_a_yes_to_a_poll_ends_with_the_rules_and_a_no_ends_the_poll(tmp_path: Path) -> None:
     async with stage(tmp_path, ASK) as here, here.client() as client:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(client.call("SubscribePolling", **{**POLL, "durationMs": 2_000_000}))
+            long: dict[str, Any] = {**POLL, "durationMs": 2_000_000}
+            tasks.create_task(client.call("SubscribePolling", **long))
             await here.decisions.decide((await here.question()).id, YES)
         await here.until_peeked(2)
         rules = (*here.config.policy.rules, Rule(Permission(tool="mcp__other__x", action="allow"), "rules:9"))
