@@ -8,7 +8,7 @@ rule that denies or asks and none that allows: where two readers could disagree,
 
 import re
 import unicodedata
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar, cast
 
 import msgspec
@@ -44,7 +44,7 @@ _STRICTNESS: Final[Mapping[Action, int]] = {"allow": 0, "ask": 1, "deny": 2}
 K = TypeVar("K")
 V = TypeVar("V")
 _NOT_NAMED: Final = "No rule names it."
-_CAREFUL: Final = Verdict("ask", why="No rule names it, and it can do anything on this machine.", needs_client=True)
+_CAREFUL: Final = "No rule names it, and it can do anything on this machine."
 
 
 class ArgumentCondition(msgspec.Struct, frozen=True):
@@ -107,6 +107,15 @@ class CompiledRule(msgspec.Struct, frozen=True):
         return all(condition.holds(target, arguments, allows=allows) for condition in self.conditions)
 
 
+class Careful(msgspec.Struct, frozen=True):
+    """Tools of a server that a rule for all servers does not allow, because they can do anything on this machine."""
+
+    tools: str = ""
+    """The end of their names; empty for all tools."""
+    needs_client: bool = False
+    """Whether a call is refused if its own client cannot be asked."""
+
+
 class Applicable(msgspec.Struct, frozen=True):
     """The rules that can decide about calls of one target by one caller."""
 
@@ -119,13 +128,13 @@ class Applicable(msgspec.Struct, frozen=True):
 class Rules:
     """The rules of a configuration, compiled. Which of them can apply is remembered for each caller and target."""
 
-    def __init__(self, config: PolicyConfig | None = None, careful: Collection[str] = ()) -> None:
+    def __init__(self, config: PolicyConfig | None = None, careful: Mapping[str, Careful] | None = None) -> None:
         """Raises BadGlob if a rule cannot be read; the configuration has been checked.
 
-        Calls of `careful` servers, given by their keys, are allowed only by rules that name the server.
+        Calls of `careful` tools, given by the keys of their servers, are allowed only by rules that name the server.
         """
         self.config = config or PolicyConfig()
-        self.careful = frozenset(careful)
+        self.careful = dict(careful or {})
         self.version = "+".join([self.config.version, *sorted(self.careful)])
         """A digest of the rules; equal rules have the same one."""
         self.rules = tuple(map(_compiled, self.config.rules))
@@ -175,10 +184,13 @@ class Rules:
 
     def default_for(self, target: Target) -> Verdict:
         """What holds if no rule matches."""
-        return _CAREFUL if self._is_careful(target) and self.default.action != "deny" else self.default
+        if self.default.action == "deny" or not self._is_careful(target):
+            return self.default
+        return Verdict("ask", why=_CAREFUL, needs_client=self.careful[target.server].needs_client)
 
     def _is_careful(self, target: Target) -> bool:
-        return target.kind == "tool" and target.server in self.careful
+        careful = self.careful.get(target.server)
+        return careful is not None and target.kind == "tool" and target.name.endswith(careful.tools)
 
     def _of_server(self, server: str) -> tuple[CompiledRule, ...]:
         found = self._by_server.get(server)
