@@ -26,8 +26,13 @@ class Line(msgspec.Struct, tag="line"):
     text: str
 
 
+class Tick(msgspec.Struct, tag="tick"):
+    symbol: str
+    price: float
+
+
 NAMES: Final[Mapping[str, object]] = {
-    kind.__name__: kind for kind in (Data, Error, Log, Progress, Structured, ToolUse, Counted, Line)
+    kind.__name__: kind for kind in (Data, Error, Log, Progress, Structured, ToolUse, Counted, Line, Tick)
 }
 
 
@@ -51,7 +56,7 @@ async def test_clients_receive_what_the_table_says(yielded: str, progress: str, 
                 messages.append(event.message)
             elif isinstance(event, sluicegate.ToolResult):
                 texts = [block.text for block in event.content if isinstance(block, TextContent)]
-                assert texts == re.findall(r"`(.*?)`", blocks)
+                assert texts == re.findall(r"`([^`]*)`", blocks.replace("⏎", "\n"))
                 assert event.is_error == ("Error(" in yielded)
                 assert (event.structured_content is not msgspec.UNSET) == ("Structured(" in yielded)
     assert messages == re.findall(r"`(.*?)`", progress)

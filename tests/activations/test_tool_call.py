@@ -625,7 +625,7 @@ async def test_own_events_are_progress_and_text_of_the_result() -> None:
         {"dev.sluicegate/event": {"type": "moved", "x": 1, "y": 2}},
     ]
     assert [params["message"] for params in sent] == ["mars", '{"type":"moved","x":1,"y":2}']
-    assert result["content"] == [{"type": "text", "text": 'mars{"type":"moved","x":1,"y":2}'}]
+    assert result["content"] == [{"type": "text", "text": 'mars\n{"type":"moved","x":1,"y":2}'}]
 
 
 async def test_text_that_was_sent_early_is_the_first_block_and_the_result_says_which_were() -> None:

@@ -26,8 +26,12 @@ CLIENT: Final = Path(__file__).with_name("client.py")
 NPM: Final = ROOT / ".strangers" / "npm"
 PROGRAM: Final = Path("node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js")
 
-SERVER_SCENARIOS: Final = {"2025-03-26": 1, "2025-06-18": 27, "2025-11-25": 33, "2026-07-28": 40}
-"""How many scenarios for servers there are for each revision."""
+RELEASED: Final = "0.1.16"
+"""The last release of the suite that is no preview. It knows no revision after 2025-11-25, and stands beside those."""
+_RELEASED_PROGRAM: Final = Path("node_modules", "conformance-0.1", "dist", "index.js")
+
+SERVER_SCENARIOS: Final = {"2025-03-26": 1, "2025-06-18": 27, "2025-11-25": 33, "2026-07-28": 40, RELEASED: 32}
+"""How many scenarios for servers there are for each revision, and in the released suite."""
 
 CLIENT_SCENARIOS: Final = {"2025-03-26": 2, "2025-06-18": 5, "2025-11-25": 19, "2026-07-28": 33}
 """How many scenarios for clients there are for each revision, with those of NOT_YET."""
@@ -120,9 +124,13 @@ def everything_server() -> Generator[str]:
 
 
 def run_server_scenarios(npm: Path, wire: str, url: str) -> Results:
-    """What the suite finds when it speaks to a server as a client of one revision does."""
+    """What the suite finds when it speaks to a server as a client of one revision does, or the released suite."""
     with tempfile.TemporaryDirectory() as directory:
-        _run(npm, directory, ["server", "--url", url, "--suite", "all", "--spec-version", wire])
+        arguments = ["server", "--url", url, "--suite", "all"]
+        if wire == RELEASED:
+            _run(npm, directory, arguments, _RELEASED_PROGRAM)
+        else:
+            _run(npm, directory, [*arguments, "--spec-version", wire])
         return {name.removeprefix("server-"): _checks(result) for name, result in _results(directory).items()}
 
 
@@ -198,10 +206,10 @@ def assert_no_less(results: Results, known: Succeeded) -> None:
     assert found == known, "more succeeds than before: let `python -m tests.conformance.suite` write it down"
 
 
-def _run(npm: Path, directory: str, arguments: Sequence[str]) -> None:
+def _run(npm: Path, directory: str, arguments: Sequence[str], program: Path = PROGRAM) -> None:
     # Its status tells of failures only; what it wrote tells all.
     ended = subprocess.run(
-        [npm / "node", npm / PROGRAM, *arguments, "--output-dir", directory],
+        [npm / "node", npm / program, *arguments, "--output-dir", directory],
         cwd=directory,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -128,12 +128,12 @@ async def test_a_message_without_a_session_is_refused_with_the_reason() -> None:
 async def test_a_request_that_finds_no_session_is_refused_under_its_own_id() -> None:
     async with http_client(Stage().server, places=HttpLimits(sessions=1)) as client:
         session = await client.initialize()
-        other = [("Mcp-Session-Id", session.id), ("MCP-Protocol-Version", "2025-03-26")]
+        versions = [("MCP-Protocol-Version", "2025-03-26"), ("MCP-Protocol-Version", "2025-11-25")]
         ping = request("mine", "ping")
         for message, headers, status in (
             (ping, [], 400),
             (ping, [("Mcp-Session-Id", "made-up")], 404),
-            (ping, other, 400),
+            (ping, [("Mcp-Session-Id", session.id), *versions], 400),
             (request("mine", "ping", {"_meta": 5}), [], 400),
         ):
             answer = await client.post(message, headers)
@@ -292,17 +292,27 @@ async def test_without_a_version_header_the_session_s_own_version_holds(version:
         assert await echoed(session)
 
 
-@pytest.mark.parametrize("other", ["2025-03-26", "2025-11-25", "2025-06-18, 2025-06-18"])
-async def test_another_version_than_the_negotiated_one_is_refused(other: str) -> None:
+@pytest.mark.parametrize("other", ["2024-11-05", "2025-03-26", "2025-11-25"])
+async def test_another_supported_version_is_accepted_and_the_negotiated_one_holds(other: str) -> None:
+    async with http_client(Stage().server) as client:
+        session = await client.initialize("2025-06-18")
+        session.headers = [("Mcp-Session-Id", session.id), ("MCP-Protocol-Version", other)]
+        assert await echoed(session)
+        await refused(await session.post([request(1, "ping")]), 400, -32600)  # 2025-06-18 has no batches
+        assert (await session.listen()).status == 200
+        assert (await session.delete()).status == 204
+
+
+async def test_two_versions_in_one_request_are_refused() -> None:
     stage = Stage()
     async with http_client(stage.server) as client:
         session = await client.initialize("2025-06-18")
-        good, session.headers = session.headers, [("Mcp-Session-Id", session.id), ("MCP-Protocol-Version", other)]
+        good, session.headers = session.headers, [("Mcp-Session-Id", session.id)]
+        session.headers += [("MCP-Protocol-Version", "2025-06-18"), ("MCP-Protocol-Version", "2025-11-25")]
         message = request(1, "tools/call", call("echo", text="x"))
-        assert (await session.post(message)).status == 400
-        if "," not in other:
-            assert (await session.listen()).status == 400
-            assert (await session.delete()).status == 400
+        assert await reason(await session.post(message), 400) == "unsupported_version"
+        assert (await session.listen()).status == 400
+        assert (await session.delete()).status == 400
         assert stage.ran == []
         session.headers = good
         assert await echoed(session)

@@ -33,7 +33,7 @@ class Listing:
         return page if isinstance(page, ErrorObject) else Result(page[cursor])
 
     async def wait_closed(self) -> None:
-        raise NotImplementedError
+        await asyncio.Event().wait()
 
 
 def tool(name: str, **more: object) -> Params:

@@ -102,6 +102,8 @@ class ResultBuilder:
         self._is_error = False
         self._pieces: list[str] = []
         """Texts that were sent early; together they are the first block."""
+        self._is_line_open = self._was_json = False
+        """Whether the last text was cut within a line, and whether it was an event as JSON."""
         self._streamed: list[int] = []
         """The indexes in `_content` of the other blocks that were sent early."""
 
@@ -171,8 +173,13 @@ class ResultBuilder:
             self._add_early_block(json_of(value)[1])
         return call.data(value)
 
-    def _add_piece(self, text: str) -> None:
-        """Add a text that is sent early."""
+    def _add_piece(self, text: str, *, is_json: bool = False) -> None:
+        """Add a text that is sent early; an event as JSON has a line of its own."""
+        if not text:
+            return
+        if self._is_line_open and (is_json or self._was_json):
+            text = f"\n{text}"
+        self._is_line_open, self._was_json = not text.endswith("\n"), is_json
         size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
         if self._kept is None and (size <= self._room or not self._begin_keeping()):
             self._room -= size
@@ -214,10 +221,12 @@ class ResultBuilder:
         plain, text = json_of(event)
         members = cast(Params, plain)
         tag = event.__struct_config__.tag_field or "type"
-        strings = [value for name, value in members.items() if name != tag and isinstance(value, str)]
-        text = strings[0] if len(strings) == 1 else text
-        self._add_piece(text)
-        return call.event({"type": members[tag], **{k: v for k, v in members.items() if k != tag}}, text)
+        own: Params = {name: value for name, value in members.items() if name != tag}
+        # Fields are counted in the class: what the text of an event is must not depend on what its fields contain.
+        only = next(iter(own.values()), None) if len(event.__struct_fields__) == 1 else None
+        text = only if isinstance(only, str) else text
+        self._add_piece(text, is_json=text is not only)
+        return call.event({"type": members[tag], **own}, text)
 
     def _take_tool_use(self, use: ToolUse, call: Call) -> Awaitable[None]:
         plain, text = json_of(use.input)
@@ -284,8 +293,10 @@ class ResultBuilder:
 
 
 def is_own_event(value: object) -> bool:
-    """Whether a value is an event of the author's own: a Struct with a tag."""
-    return isinstance(value, msgspec.Struct) and value.__struct_config__.tag is not None
+    """Whether a value is an event of the author's own: a Struct with a tag, and an object in JSON."""
+    if not isinstance(value, msgspec.Struct):
+        return False
+    return value.__struct_config__.tag is not None and not value.__struct_config__.array_like
 
 
 def _link_to(kept: KeptText) -> Params:

@@ -13,7 +13,15 @@ import click
 from msgspec import UNSET
 
 from sluicegate.cli.command import Failure, places_of, with_places
-from sluicegate.cli.gateway_client import GatewayClient, any_gateway, explain_missing, own_name, run, servers_for
+from sluicegate.cli.gateway_client import (
+    GatewayClient,
+    any_gateway,
+    explain_missing,
+    exposed_name,
+    own_name,
+    run,
+    servers_for,
+)
 from sluicegate.cli.key_values import Read, input_text, json_arguments, reader, typed_arguments
 from sluicegate.cli.output import (
     clean,
@@ -162,10 +170,8 @@ async def _find(gateway: GatewayClient, name: str) -> Tool:
     tools = {tool.name: tool for tool in await gateway.hub.tools()}
     if name not in tools and await _retry_servers(gateway, name):
         tools = {tool.name: tool for tool in await gateway.hub.tools()}
-    # `files.read_file` is `files__read_file` to native clients.
-    for each in (name, name.replace(".", "__", 1)):
-        if each in tools:
-            return tools[each]
+    if (exposed := await exposed_name(gateway, name, tools)) in tools:
+        return tools[exposed]
     if name == HEALTH and gateway.is_running:
         return Tool(name=name)  # Every gateway answers it, and few list it.
     if name == HEALTH:

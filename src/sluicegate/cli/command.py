@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from sluicegate.cli.output import say
+from sluicegate.cli.output import say_error
 from sluicegate.config.paths import Places
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -48,7 +48,7 @@ class Failure(click.ClickException):
     exit_code = 1
 
     def show(self, file: object = None) -> None:
-        say(self.message)
+        say_error(self.message)
 
 
 class NotStarted(Failure):

@@ -23,7 +23,7 @@ from sluicegate.client.client import Client
 from sluicegate.client.connect import connect
 from sluicegate.client.events import OnLog
 from sluicegate.client.handlers import Elicit
-from sluicegate.config.model import GatewayConfig
+from sluicegate.config.model import GatewayConfig, ServerConfig
 from sluicegate.config.paths import Places, control_socket
 from sluicegate.control.audit_operations import MAX_ROWS
 from sluicegate.control.reports import LOG_WAIT, DecidedQuestion, GatewayReport, Kind, OfferedItem, OwnTools, hub_socket
@@ -158,8 +158,11 @@ class GatewayClient:
     async def wait_approvals(self, known: Collection[str]) -> list[Approval]:
         return await self._items("wait_approvals", {"known": list(known)}, Approval, timeout=MAX_CALL)
 
-    async def decide(self, approval_id: str, answer: ApprovalAnswer) -> DecidedQuestion:
+    async def decide(
+        self, approval_id: str, answer: ApprovalAnswer, *, accepts_unshown: bool = False
+    ) -> DecidedQuestion:
         arguments: Params = {"id": approval_id, "scope": answer.scope, "by": answer.by, "reason": answer.reason}
+        arguments["accepts_unshown"] = accepts_unshown
         return await self._ask("decide", arguments, DecidedQuestion)
 
     async def wait_decided(self, approval_id: str) -> None:
@@ -269,11 +272,11 @@ def result_of(work: Coroutine[object, object, T]) -> T:
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
-    """A sentence about a name that does not exist, with similar ones."""
+    """A sentence about a name that does not exist, with the most similar one."""
     # Users most often leave out the server's prefix; similarity does not find that.
-    meant = [other for other in known if other.endswith(f"__{name}")][:3] or close_matches(name, known, 3)
+    meant = [other for other in known if other.endswith(f"__{name}")] or close_matches(name, known)
     if meant:
-        return f"there is no {what} {name!r}. Did you mean {' or '.join(meant)}?"
+        return f"there is no {what} {name!r}. Did you mean {meant[0]!r}?"
     if 0 < len(known) <= 10:
         return f"there is no {what} {name!r}; there are: {', '.join(known)}."
     return f"there is no {what} {name!r}." if known else f"there is no {what} {name!r}, nor any other."
@@ -441,9 +444,8 @@ def servers_for(name: str) -> Choose:
     def choose(config: GatewayConfig) -> list[str]:
         if config.naming == "collide":
             return []
-        plain = name.removeprefix("mcp__") if config.naming == "claude" else name
         servers = config.servers.values()
-        own = [each.name for each in servers if each.prefix and plain.startswith(_heads(each.prefix))]
+        own = [each.name for each in servers if own_name(each, name) is not None]
         return own and [*own, *(each.name for each in servers if not each.prefix)]
 
     return choose
@@ -470,14 +472,27 @@ async def explain_missing(gateway: GatewayClient, name: str, known: Sequence[str
         now = [offer.definition["name"] for offer in offers if (offer.server, offer.own) == (server.name, own)]
         if name in now:
             return f"a rule denies {name!r}; see `sluicegate policy explain mcp__{server.key}__{own}`."
-        if now:
-            return f"there is no tool {name!r}; {own} of {server.name} is called {now[0]}."
         if server.name in own_tools and (rule := _hidden_by(own_tools[server.name], own)):
             return f"there is no tool {name!r}; {server.name} has it, and {rule} in its settings hides it."
     return unknown("tool", name, known)
 
 
-def own_name(server: ServerStatus, name: str) -> str | None:
+async def exposed_name(gateway: GatewayClient, name: str, known: Collection[str]) -> str:
+    """The name among `known` that clients see of a tool that is given in any spelling; else the name as it is."""
+    if name in known:
+        return name
+    servers = (await gateway.report()).servers
+    own = {(server.name, found) for server in servers if (found := own_name(server, name)) is not None}
+    for offer in await gateway.offers("tools") if own else ():
+        exposed = str(offer.definition["name"])
+        # An activation itself calls its tools by their whole names.
+        is_meant = {(offer.server, offer.own), (offer.server, offer.own.rpartition(".")[2])} & own
+        if is_meant and exposed in known:
+            return exposed
+    return name
+
+
+def own_name(server: ServerStatus | ServerConfig, name: str) -> str | None:
     """The server's own name for a tool; None if the name does not begin with one of the server's prefixes."""
     prefixes = [head for prefix in (server.prefix, server.key, server.name) if prefix for head in _heads(prefix)]
     for plain in (name, name.removeprefix("mcp__")):  # Claude Code puts "mcp__" in front of names.

@@ -16,6 +16,7 @@ from sluicegate.exchange import Caller, Handler
 from sluicegate.protocol.headers import VERSION
 from sluicegate.protocol.message import as_object
 from sluicegate.protocol.session_era import MAX_PROFILE
+from sluicegate.protocol.versions import SESSION_VERSIONS
 from sluicegate.runtime.identity import Refusal, RequestHeaders
 from sluicegate.runtime.quota import Exceeded, Lease, Quota
 from sluicegate.runtime.task_scope import TaskScope
@@ -28,9 +29,8 @@ BYTES_FOR_ONE: Final = 30
 """Memory that a byte of JSON may take once it is parsed."""
 
 MISSING: Final = Refusal(400, "session_required", f"Send {SESSION_HEADER}, or initialize to get one.")
-_OTHER_VERSION: Final = Refusal(
-    400, "unsupported_version", "MCP-Protocol-Version is not the version that was negotiated."
-)
+_BAD_VERSION: Final = Refusal(400, "unsupported_version", f"Send {VERSION} at most once.")
+"""Headers with a revision that we do not know do not come here; repeated ones do."""
 
 
 class Sessions:
@@ -76,8 +76,8 @@ class Sessions:
                 self._open(request, value, takes, caller)
             else:
                 refuse_message(request, value, MISSING if name is None else UNKNOWN_SESSION)
-        elif _is_other(version, session) and not _is_opening(value):
-            refuse_message(request, value, _OTHER_VERSION)
+        elif not _is_supported(version) and not _is_opening(value):
+            refuse_message(request, value, _BAD_VERSION)
         else:
             session.post(request, value, takes)
 
@@ -97,9 +97,9 @@ class Sessions:
         """The session that a request names; None if the request was refused."""
         name, version = self._named(request.headers)
         session = self._of(name, caller)
-        if session is not None and not _is_other(version, session):
+        if session is not None and _is_supported(version):
             return session
-        refuse(request, UNKNOWN_SESSION if session is None else _OTHER_VERSION)
+        refuse(request, UNKNOWN_SESSION if session is None else _BAD_VERSION)
         return None
 
     def close(self) -> None:
@@ -211,8 +211,10 @@ def _was_born_before(moment: float, session: HttpSession) -> bool:
     return session.born < moment
 
 
-def _is_other(version: str | None, session: HttpSession) -> bool:
-    return version is not None and version != session.conversation.session.version
+def _is_supported(version: str | None) -> bool:
+    # Not only the negotiated one: the specification wants 400 for revisions that are invalid or not supported, and
+    # clients exist that always send the same one. The session keeps the revision that was negotiated.
+    return version is None or version in SESSION_VERSIONS
 
 
 def _named(headers: RequestHeaders) -> tuple[str | None, str | None]:

@@ -110,6 +110,8 @@ class Offer(msgspec.Struct, frozen=True):
     """What else was left out, and why: sentences for the operator."""
     extensions: Params = {}
     """The extensions of the protocol that it declares, with their settings."""
+    failures: Mapping[str, str] = {}
+    """The lists that could not be fetched, and why, in the server's own words: they are as they were before."""
 
 
 class Patterns(msgspec.Struct, frozen=True):

@@ -168,8 +168,9 @@ def fold(events: list[Json]) -> Folded:
             case {"type": "complete", **members}:
                 structured = members or None
             case _:
-                strings = [value for name, value in event.items() if name != "type" and isinstance(value, str)]
-                text += strings[0] if len(strings) == 1 else msgspec.json.encode(event).decode()
+                values = [value for name, value in event.items() if name != "type"]
+                is_text = len(values) == 1 and isinstance(values[0], str)
+                text += str(values[0]) if is_text else f"\n{msgspec.json.encode(event).decode()}"
     if not text and not others and structured is not None:
         others.append(structured)
     return text, others, structured, is_error
