@@ -1,6 +1,7 @@
 """Agents whose events the settings describe."""
 
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from sluicegate.activations.values import Data, ToolUse
 from sluicegate.bundled.agent import Agent
-from sluicegate.bundled.agent_events import Ended, EventRule, SessionId, ToolResult, events_of
+from sluicegate.bundled.agent_events import Ended, EventRule, SessionId, AgentToolResult, events_of
 from sluicegate.server import activated
 from tests.activations.helpers import call, failure, text
 from tests.bundled.services import services_in
@@ -78,12 +79,19 @@ def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, Any], prob
         (EventRule({}, session="id"), {"id": "s"}, [SessionId("s")]),
         (EventRule({}, each="l", where={"t": "u"}, tool="n"), {"l": [{"t": "u", "n": "x"}, 1, {}]}, [ToolUse("x")]),
         (EventRule({}, each="all", tool="n"), {"all": {"n": "x"}}, []),
-        (EventRule({}, output="o", failed="f"), {"o": "x", "f": True}, [ToolResult("x", True)]),
-        (EventRule({}, output="o"), {"o": [{"text": "a"}, {"text": "b"}]}, [ToolResult("a\nb")]),
-        (EventRule({}, output="o"), {"o": {"n": 1}}, [ToolResult('{"n":1}')]),
+        (EventRule({}, output="o", failed="f"), {"o": "x", "f": True}, [AgentToolResult("x", True)]),
+        (EventRule({}, output="o"), {"o": [{"text": "a"}, {"text": "b"}]}, [AgentToolResult("a\nb")]),
+        (EventRule({}, output="o"), {"o": {"n": 1}}, [AgentToolResult('{"n":1}')]),
         (EventRule({}, error="e", ends=True), {"e": "x"}, [Ended(error="x"), Ended()]),
         (EventRule({}, ends=True, keep=["a", "b"]), {"a": 1}, [Ended({"a": 1})]),
     ],
 )  # fmt: skip
 def test_a_line_means_what_its_rules_say(rule: EventRule, line: dict[str, object], events: list[object]) -> None:
     assert list(events_of(line, [rule])) == events
+
+
+def test_the_settings_in_the_guide_are_accepted(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "activations.md").read_text(encoding="utf-8")
+    (block,) = [part for part in page.split("```") if "[activations.codex.settings]" in part]
+    settings = tomllib.loads(block.removeprefix("toml"))["activations"]["codex"]["settings"]
+    Agent(services_in(tmp_path), **settings)

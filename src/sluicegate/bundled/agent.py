@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from sluicegate.activations.call import Call
 from sluicegate.activations.values import Data, Error, Structured, ToolError, ToolUse
-from sluicegate.bundled.agent_events import Ended, EventRule, Line, SessionId, ToolResult, events_of, value_at
+from sluicegate.bundled.agent_events import Ended, EventRule, Line, SessionId, AgentToolResult, events_of, value_at
 from sluicegate.bundled.agent_process import AgentProcess
 from sluicegate.errors import ErrorObject, SluicegateError
 from sluicegate.exchange import Exchange
@@ -49,7 +49,7 @@ class AgentSession(msgspec.Struct, frozen=True):
     is_fork: Annotated[int, Meta(description="1 until the first answer of a fork, which begins a session.")] = 0
 
 
-class Permission(msgspec.Struct, frozen=True):
+class ToolPermission(msgspec.Struct, frozen=True):
     """The answer to an agent that asks whether it may use a tool."""
 
     behavior: Annotated[Literal["allow"], Meta(description="A refused use is an error.")]
@@ -191,7 +191,7 @@ class Agent:
 
     async def chat(
         self, call: Call, name: str, text: str
-    ) -> AsyncIterator[Data | ToolUse | ToolResult | Structured | Error]:
+    ) -> AsyncIterator[Data | ToolUse | AgentToolResult | Structured | Error]:
         """Say something, and stream the answer. All processes of the agent end with the call.
 
         Args:
@@ -232,7 +232,7 @@ class Agent:
         tool_name: str,
         input: "dict[str, object]",  # noqa: A002 - Claude Code calls it so
         tool_use_id: str = "",
-    ) -> Permission:
+    ) -> ToolPermission:
         """Ask whether an agent may use one of its tools. A person decides, unless a rule does.
 
         Args:
@@ -240,7 +240,7 @@ class Agent:
             input: What the tool would be given.
             tool_use_id: The agent's own id of this use.
         """
-        return Permission("allow", input)
+        return ToolPermission("allow", input)
 
     def _say(self, process: AgentProcess, text: str) -> None:
         if self._messages == "claude":

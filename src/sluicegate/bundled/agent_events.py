@@ -40,7 +40,7 @@ class EventRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Members that are part of the result of the call."""
 
 
-class ToolResult(msgspec.Struct, frozen=True, tag="tool_result"):
+class AgentToolResult(msgspec.Struct, frozen=True, tag="tool_result"):
     """The result of a tool that the agent has used."""
 
     text: Annotated[str, Meta(description="Its text.")]
@@ -60,7 +60,7 @@ class Ended(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-AgentEvent = Data | ToolUse | ToolResult | SessionId | Ended
+AgentEvent = Data | ToolUse | AgentToolResult | SessionId | Ended
 
 _MISSING: Final = object()
 
@@ -102,7 +102,7 @@ def _events(item: Line, rule: EventRule) -> Iterator[AgentEvent]:
         given = value_at(item, rule.input) if rule.input else None
         yield ToolUse(name, None if given is _MISSING else given)
     if rule.output and (output := value_at(item, rule.output)) is not _MISSING:
-        yield ToolResult(_text_of(output), value_at(item, rule.failed) is True if rule.failed else False)
+        yield AgentToolResult(_text_of(output), value_at(item, rule.failed) is True if rule.failed else False)
     if rule.error and isinstance(error := value_at(item, rule.error), str) and error:
         yield Ended(error=error)
     if rule.ends:
