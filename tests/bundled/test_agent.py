@@ -9,7 +9,7 @@ import pytest
 
 from sluicegate.activations.values import Data, ToolUse
 from sluicegate.bundled.agent import Agent
-from sluicegate.bundled.agent_events import Ended, EventRule, SessionId, AgentToolResult, events_of
+from sluicegate.bundled.agent_events import AgentToolResult, Ended, EventRule, SessionId, events_of
 from sluicegate.server import activated
 from tests.activations.helpers import call, failure, text
 from tests.bundled.services import services_in
@@ -28,7 +28,7 @@ for event in (
 ):
     print(json.dumps(event))
 """
-EVENTS = [
+EVENTS: list[object] = [
     {"when": {"type": "thread.started"}, "session": "thread_id"},
     {"when": {"type": "item.started", "item.type": "command_execution"}, "tool": "item.type", "input": "item.command"},
     {"when": {"type": "item.completed", "item.type": "agent_message"}, "text": "item.text"},
@@ -65,7 +65,8 @@ async def test_an_agent_is_described_by_its_settings(tmp_path: Path) -> None:
 )
 def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError) as raised:
-        Agent(services_in(tmp_path), **{"command": ["agent"], "events": EVENTS} | settings)
+        given: dict[str, Any] = {"command": ["agent"], "events": EVENTS} | settings
+        Agent(services_in(tmp_path), **given)
     assert problem in str(raised.value)
 
 

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from sluicegate.activations.call import Call
 from sluicegate.activations.values import Data, Error, Structured, ToolError, ToolUse
-from sluicegate.bundled.agent_events import Ended, EventRule, Line, SessionId, AgentToolResult, events_of, value_at
+from sluicegate.bundled.agent_events import AgentToolResult, Ended, EventRule, Line, SessionId, events_of, value_at
 from sluicegate.bundled.agent_process import AgentProcess
 from sluicegate.errors import ErrorObject, SluicegateError
 from sluicegate.exchange import Exchange
