@@ -445,8 +445,8 @@ def servers_for(name: str) -> Choose:
         if config.naming == "collide":
             return []
         servers = config.servers.values()
-        own = [each.name for each in servers if own_name(each, name) is not None]
-        return own and [*own, *(each.name for each in servers if not each.prefix)]
+        own = [each.name for each in servers if own_names(each, name)]
+        return own and [*own, *(each.name for each in servers if not each.prefix and each.name not in own)]
 
     return choose
 
@@ -459,21 +459,19 @@ async def explain_missing(gateway: GatewayClient, name: str, known: Sequence[str
         if f" {name} is not offered." in finding:
             return finding
     for server in report.servers:
-        own = own_name(server, name)
-        if own is None:
+        owns = own_names(server, name)
+        if not owns:
             continue
         if server.state != "ready" and server.name not in own_tools:
             why = server.sentence.removeprefix(f"{server.name}: ")
             if why.startswith(f"{server.name} "):
                 why = f"it{why.removeprefix(server.name)}"
             return f"{server.name} is not ready: {why}"
-        if name in (own_tools[server.name].tools if server.name in own_tools else ()):
-            own = name  # An activation itself calls its tools by their whole names.
-        now = [offer.definition["name"] for offer in offers if (offer.server, offer.own) == (server.name, own)]
-        if name in now:
-            return f"a rule denies {name!r}; see `sluicegate policy explain mcp__{server.key}__{own}`."
-        if server.name in own_tools and (rule := _hidden_by(own_tools[server.name], own)):
-            return f"there is no tool {name!r}; {server.name} has it, and {rule} in its settings hides it."
+        if any(offer.server == server.name and offer.own in owns and offer.is_denied for offer in offers):
+            return f"a rule denies {name!r}; see `sluicegate policy explain mcp__{server.key}__{owns[0]}`."
+        for own in owns:
+            if server.name in own_tools and (rule := _hidden_by(own_tools[server.name], own)):
+                return f"there is no tool {name!r}; {server.name} has it, and {rule} in its settings hides it."
     return unknown("tool", name, known)
 
 
@@ -481,30 +479,27 @@ async def exposed_name(gateway: GatewayClient, name: str, known: Collection[str]
     """The name among `known` that clients see of a tool that is given in any spelling; else the name as it is."""
     if name in known:
         return name
-    servers = (await gateway.report()).servers
-    own = {(server.name, found) for server in servers if (found := own_name(server, name)) is not None}
-    for offer in await gateway.offers("tools") if own else ():
-        exposed = str(offer.definition["name"])
-        # An activation itself calls its tools by their whole names.
-        is_meant = {(offer.server, offer.own), (offer.server, offer.own.rpartition(".")[2])} & own
-        if is_meant and exposed in known:
-            return exposed
-    return name
+    servers = {server.name: own_names(server, name) for server in (await gateway.report()).servers}
+    offers = await gateway.offers("tools") if any(servers.values()) else ()
+    meant = {str(each.definition["name"]) for each in offers if each.own in servers.get(each.server, ())}
+    meant &= set(known)
+    return meant.pop() if len(meant) == 1 else name
 
 
-def own_name(server: ServerStatus | ServerConfig, name: str) -> str | None:
-    """The server's own name for a tool; None if the name does not begin with one of the server's prefixes."""
-    prefixes = [head for prefix in (server.prefix, server.key, server.name) if prefix for head in _heads(prefix)]
-    for plain in (name, name.removeprefix("mcp__")):  # Claude Code puts "mcp__" in front of names.
-        for prefix in prefixes:
-            if plain.startswith(prefix):
-                return plain[len(prefix) :]
-    return None
+def own_names(server: ServerStatus | ServerConfig, name: str) -> list[str]:
+    """What the server itself may call a tool; nothing if the name does not begin with one of the server's names.
 
-
-def _heads(prefix: str) -> tuple[str, str]:
-    """How the names of a server's tools may begin, the second one natively."""
-    return f"{prefix}__", f"{prefix}."
+    An activation itself calls its tools by their whole names: `ticker.watch`.
+    """
+    found: list[str] = []
+    servers = [each for each in (server.prefix, server.key, server.name) if each]
+    for plain in (name, name.removeprefix("mcp__")):  # Rules and Claude Code put "mcp__" in front of names.
+        for head in (f"{each}{separator}" for each in servers for separator in ("__", ".")):
+            if plain.startswith(head):
+                rest = plain[len(head) :]
+                whole = [f"{each}.{inner}" for each in servers for inner in (rest, rest.replace("__", "."))]
+                found += [rest, *whole]
+    return list(dict.fromkeys(found))
 
 
 def _hidden_by(server: OwnTools, own: str) -> str:

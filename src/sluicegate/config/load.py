@@ -187,7 +187,7 @@ class _PolicyFiles:
 
     def warnings(self, servers: Iterable[ServerConfig]) -> Iterator[Problem]:
         """Warnings about rules that can never decide, and about rules that name a server that does not exist."""
-        keys = [*(server.key for server in servers), *self._places.added, DEMO]
+        keys = [*(name for server in servers for name in sorted(server.names)), *self._places.added, DEMO]
         for rule, earlier in unreachable(self.rules):
             yield self._warning(rule, f"This rule is never reached: {earlier.place} decides before.")
         for rule, name in unknown_servers(self.rules, keys):

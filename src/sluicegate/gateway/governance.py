@@ -197,7 +197,13 @@ def rules_of(config: GatewayConfig) -> Rules:
     bundled = {
         key: source.name for key, source in sources.items() if isinstance(source, Installed) and source.is_bundled
     }
-    return Rules(config.policy, {key: _CAREFUL[name] for key, name in bundled.items() if name in _CAREFUL})
+    careful = {key: _CAREFUL[name] for key, name in bundled.items() if name in _CAREFUL}
+    return Rules(config.policy, careful, names_of(config))
+
+
+def names_of(config: GatewayConfig) -> dict[str, set[str]]:
+    """All names of each server, by its key: rules and limits may use any of them."""
+    return {server.key: server.names for server in config.servers.values()}
 
 
 def adjust(governance: Governance, config: GatewayConfig) -> None:
@@ -208,6 +214,7 @@ def adjust(governance: Governance, config: GatewayConfig) -> None:
         None if limits.calls is None else parse_rate(limits.calls),
         {s.key: parse_rate(s.settings.calls) for s in servers if s.settings.calls is not None},
         [(name_glob(source), parse_rate(rate)) for source, rate in limits.calls_per_tool.items()],
+        names_of(config),
     )
     ceilings = {
         s.key: Ceilings(s.settings.max_arguments, s.settings.max_result)

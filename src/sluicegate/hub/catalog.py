@@ -5,7 +5,7 @@ each server's own list.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
 
@@ -19,6 +19,7 @@ from sluicegate.hub.naming import (
     definition_rewritten,
     exposed_uri,
     head_of,
+    heads_of,
     names_for,
     own_uri,
 )
@@ -199,6 +200,40 @@ class Catalog(msgspec.Struct, frozen=True):
         """The entries of one of the four lists."""
         entries: Mapping[str, Entry] = getattr(self, kind)
         return entries
+
+    def mount_named(self, name: str) -> str | None:
+        """The mount with this name, key or prefix."""
+        if name in self.prefixes:
+            return name
+        others = (pair for names in (self.keys, self.prefixes) for pair in names.items())
+        return next((mount for mount, other in others if name and other == name and mount in self.prefixes), None)
+
+    def exposed(self, kind: str, name: str) -> str | None:
+        """The exposed name of a tool or prompt, given by any of its names; None if there is none, or several.
+
+        A server may be called by its name, its key or its prefix, with `mcp__` in front or without, and with `.` or
+        `__` behind it, whatever `naming` says. Names are not split: those of the servers are compared, and what is left
+        is looked up.
+        """
+        if name in self.of(kind):
+            return name
+        if kind not in _REVIEWED:
+            return None
+        found: set[str] = set()
+        for text in {name, name.removeprefix("mcp__")}:
+            for mount, prefix in self.prefixes.items():
+                for head in heads_of(mount, prefix, self.keys.get(mount, "")):
+                    if text.startswith(head):
+                        found.update(self._exposed(kind, mount, text[len(head) :]))
+        return found.pop() if len(found) == 1 else None
+
+    def _exposed(self, kind: str, mount: str, rest: str) -> Iterator[str]:
+        prefix = self.prefixes[mount]
+        for own in {rest, f"{prefix}.{rest}", f"{prefix}.{rest.replace('__', '.')}"}:  # The latter of activations.
+            for name in names_for(prefix, own, *self.rule):
+                entry = self.of(kind).get(name) or self.quarantined.get((kind, name), (None,))[0]
+                if entry is not None and entry.mount == mount and entry.own == own:
+                    yield name
 
     def owner_of_uri(self, uri: str) -> tuple[str, str] | None:
         """The mount of a client's URI, and the URI there; None if no mount has it.
