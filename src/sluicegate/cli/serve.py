@@ -52,7 +52,11 @@ MAX_SHOWN: Final = 200
 @click.option("--stdio", is_flag=True, help="Serve one client on stdin and stdout instead.")
 @click.option("--http", is_flag=True, help="With --stdio: serve HTTP as well.")
 @click.option("--own", is_flag=True, help="With --stdio: share no gateway; start all servers for this client.")
-@click.option("--native", is_flag=True, help="With --stdio: the client calls native methods, without a handshake.")
+@click.option(
+    "--mcp/--native",
+    default=True,
+    help="With --stdio: the client speaks MCP (the default), or calls native methods, without a handshake.",
+)
 @click.option("--profile", default="", metavar="NAME", help="Only this profile of sluicegate.toml.")
 @click.option("--reload", is_flag=True, help="With FILE.py: load it again whenever it changes.")
 @click.option("--demo", is_flag=True, help="Offer the demo server too.")
@@ -66,7 +70,7 @@ def serve(
     stdio: bool,
     http: bool,
     own: bool,
-    native: bool,
+    mcp: bool,
     profile: str,
     reload: bool,
     demo: bool,
@@ -116,12 +120,12 @@ def serve(
         raise click.UsageError("--http is for use with --stdio; without --stdio, HTTP is served anyway.")
     if own and not stdio:
         raise click.UsageError("--own is for use with --stdio; without --stdio, a gateway is always its own.")
-    if native and not stdio:
+    if not mcp and not stdio:
         raise click.UsageError("--native is for use with --stdio; over HTTP, native methods are always there.")
     if target is not None:
         if wrong := given & {"http", "own", "profile", "demo", "config", "folder"}:
             raise click.UsageError(f"--{min(wrong)} is for the gateway; leave it or FILE.py out.")
-        _serve_file(target, host, port, stdio=stdio, native=native, reload=reload)
+        _serve_file(target, host, port, stdio=stdio, native=not mcp, reload=reload)
         return
     if reload:
         raise click.UsageError("--reload is for use with FILE.py; a gateway always applies changes of its files.")
@@ -130,8 +134,8 @@ def serve(
         front=front,
         http=http or not stdio,
         stdio=stdio,
-        own=own or native,
-        native=native,
+        own=own or not mcp,
+        native=not mcp,
         profile=profile,
         demo=demo,
     )

@@ -25,6 +25,7 @@ from sluicegate.hub.naming import (
 )
 from sluicegate.protocol.headers import Marks
 from sluicegate.protocol.message import Params, as_object
+from sluicegate.protocol.types import STREAMING_KEY
 from sluicegate.text.globs import name_matches
 
 KINDS: Final[Mapping[str, str]] = {
@@ -162,6 +163,8 @@ class Entry(msgspec.Struct, frozen=True):
     """What rules judge and the audit log records."""
     needs_task: bool = False
     """Whether the server runs this tool only as a task, which clients do not see."""
+    is_stream: bool = False
+    """Whether this tool sends events before its result."""
     source: Offered | None = None
     """What the server offered; while it is the same object, the entry is reused."""
 
@@ -403,7 +406,8 @@ def _entry(kind: str, share: Share, offered: Offered, exposed: str) -> Entry:
         definition.pop("execution", None)  # It announces legacy tasks, which we do not offer.
     encoded = msgspec.Raw(msgspec.json.encode(definition))
     target = Target(share.key or share.mount, _TARGETS[kind], offered.own, offered.digest, offered.salient)
-    return Entry(share.mount, offered.own, encoded, offered.marks, target, as_task, offered)
+    is_stream = (as_object(definition.get("_meta")) or {}).get(STREAMING_KEY) is True
+    return Entry(share.mount, offered.own, encoded, offered.marks, target, as_task, is_stream, offered)
 
 
 _TARGETS: Final[Mapping[str, Literal["tool", "prompt", "resource"]]] = {
