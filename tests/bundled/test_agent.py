@@ -58,8 +58,8 @@ async def test_an_agent_is_described_by_its_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"command": []}, "command: name the program"),
-        ({"events": [{"when": {}, "txt": "a"}]}, "events[0]: Object contains unknown field `txt`"),
+        ({"command": [""]}, "command: name the program"),
+        ({"events": [{"when": {"a": 1}, "txt": "a"}]}, "events[0]: Object contains unknown field `txt`"),
         ({"events": [*EVENTS, {"when": 1}]}, "events[5]: Expected `object`, got `int`"),
     ],
 )
