@@ -75,9 +75,9 @@ match prompt:
     case "children":
         child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
         text(f"{os.getpid()} {child.pid}")
-        time.sleep(1000)
+        time.sleep(1000)  # Hangs until it is ended.
     case "silent":
-        time.sleep(1000)
+        time.sleep(1000)  # Hangs until it is ended.
     case "many":
         for number in range(20_000):
             text(f"{number:07} " * 16)
@@ -85,7 +85,7 @@ match prompt:
     case "long line":
         sys.stdout.write("x" * (17 * 1024 * 1024))
         sys.stdout.flush()
-        time.sleep(1000)
+        time.sleep(1000)  # Hangs until it is ended.
     case _:
         text(f"You said: {prompt}")
         result()
