@@ -201,7 +201,7 @@ async def test_a_person_answers_elsewhere_where_the_client_cannot_be_asked(tmp_p
         assert stage.rows("permission")[:2] == [("decision", "ask"), ("approval", "declined")]
 
 
-async def test_nobody_is_asked_any_more_after_the_agent_has_died(tmp_path: Path) -> None:
+async def test_a_question_ends_with_the_agent_that_asked(tmp_path: Path) -> None:
     async with client_of(tmp_path) as (client, _):
         await client.call("claudecode.create", name="work")
         result = await answer_to(client, "die while asking")
