@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from itertools import count
 from typing import Final, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -97,6 +98,7 @@ class Nobody:
 
 
 NOBODY: Final[Sink] = Nobody()
+_tokens: Final = count(1)
 
 
 # A Struct, though it is never encoded: creating one takes half the time of a dataclass, and defining a dataclass takes
@@ -138,6 +140,8 @@ class Exchange(msgspec.Struct):
     """The id of the request in the audit log; set by the audit step."""
     state: object = None
     """The value that the lifespan of the answering `Server` yielded."""
+    accepts_events: bool = False
+    """Whether the client accepts an event stream as the answer, and may get progress that it did not ask for."""
 
     @property
     def name(self) -> str | None:
@@ -147,6 +151,15 @@ class Exchange(msgspec.Struct):
             return None
         target = self.params.get(row.target)
         return target if isinstance(target, str) else None
+
+    def offer_progress(self) -> None:
+        """Give the request of a tool that streams a progress token of ours, if its client gave none and accepts events.
+
+        Clients that do not know the token ignore the progress. It is a string, since clients count theirs.
+        """
+        if self.accepts_events and self.profile.progress_token is None:
+            token = f"sluicegate-{next(_tokens)}"
+            self.profile = msgspec.structs.replace(self.profile, progress_token=token)
 
     # Both return the awaitable of the sink: a coroutine of their own would only cost time.
 

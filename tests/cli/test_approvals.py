@@ -124,6 +124,21 @@ def test_an_answer_decides_and_a_second_one_is_refused(
     assert len(asyncio.run(state.grants())) == (scope in ("minutes", "always"))
 
 
+def test_t18_a_call_that_is_not_shown_in_full_is_not_approved_by_accident(
+    folder: Folder, state: SqliteDecisions
+) -> None:
+    ask(state, arguments=json.dumps({"text": "x" * 200_000}))
+    shown = folder.invoke("approvals").stdout
+    assert len(shown) < 100_000 and "Not all of this call is shown: 1" in shown
+    assert "sluicegate approve abcdef --unseen | sluicegate deny abcdef" in shown
+    for words in (["approve", "abcdef"], ["approve", "abcdef", "--always"]):
+        refused = folder.invoke(*words)
+        assert refused.returncode == 1 and "nothing was approved" in refused.stderr and "--unseen" in refused.stderr
+    found = asyncio.run(state.find("abcdef"))
+    assert found is not None and found.state == "pending" and asyncio.run(state.grants()) == []
+    assert folder.invoke("approve", "abcdef", "--unseen").returncode == 0
+
+
 def test_an_unknown_question_is_a_failure(folder: Folder, state: SqliteDecisions) -> None:
     done = folder.invoke("approve", "nowhere")
     assert done.returncode == 1 and "there is no question nowhere" in done.stderr

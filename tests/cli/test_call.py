@@ -75,8 +75,8 @@ def test_a_tool_that_fails_is_status_1_and_its_text_still_on_stdout(gateway: Fol
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("demo__ecko", "there is no tool 'demo__ecko'. Did you mean demo__echo"),
-        ("echo", "there is no tool 'echo'. Did you mean demo__echo?"),
+        ("demo__ecko", "there is no tool 'demo__ecko'. Did you mean 'demo__echo'?"),
+        ("echo", "there is no tool 'echo'. Did you mean 'demo__echo'?"),
         ("broken__anything", "broken is not ready: "),
         ("broken.anything", "broken is not ready: "),
     ],

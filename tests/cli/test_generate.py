@@ -112,5 +112,5 @@ def test_a_file_that_was_not_generated_is_never_replaced(remembered: Folder) -> 
 
 def test_an_unknown_server_or_language_is_an_error(remembered: Folder) -> None:
     done = remembered.run("generate", "python", "--server", "countin")
-    assert done.returncode == 1 and "Did you mean counting?" in done.stderr
+    assert done.returncode == 1 and "Did you mean 'counting'?" in done.stderr
     assert remembered.run("generate", "cobol").returncode == 2

@@ -78,7 +78,7 @@ def test_denied_tools_are_left_out_and_named(folder: Folder) -> None:
 def test_a_server_that_is_not_there_is_status_1_with_the_nearest(gateway: Folder, command: str) -> None:
     done = gateway.run(command, "--server", "note")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "sluicegate: there is no server 'note'. Did you mean notes?\n"
+    assert done.stderr == "sluicegate: there is no server 'note'. Did you mean 'notes'?\n"
 
 
 def test_without_a_gateway_what_was_offered_last_is_listed(folder: Folder) -> None:
@@ -148,5 +148,5 @@ def test_a_narrow_terminal_has_the_description_below_the_name(gateway: Folder) -
 
 def test_one_tool_that_is_not_there_is_status_1_with_the_nearest(gateway: Folder) -> None:
     done = gateway.run("tools", "demo__ecko")
-    assert (done.returncode, done.stdout) == (1, "") and "Did you mean demo__echo" in done.stderr
+    assert (done.returncode, done.stdout) == (1, "") and "Did you mean 'demo__echo'" in done.stderr
     assert gateway.run("tools", "demo__echo", "--server", "demo").returncode == 2

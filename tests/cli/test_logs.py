@@ -105,4 +105,4 @@ def test_without_a_gateway_it_is_status_1_and_says_how_to_start_one(folder: Fold
 @pytest.mark.parametrize("command", ["logs", "restart"])
 def test_a_server_that_is_not_there_is_status_1(gateway: Folder, command: str) -> None:
     done = gateway.run(command, "nots")
-    assert done.returncode == 1 and "Did you mean notes?" in done.stderr
+    assert done.returncode == 1 and "Did you mean 'notes'?" in done.stderr

@@ -31,11 +31,33 @@ def test_the_command_prints_its_version_and_its_commands(command: list[str]) -> 
         assert name in help_.stdout and line.split(",")[0] in help_.stdout
 
 
-@pytest.mark.parametrize("words", [["teapot"], ["--teapot"], ["call"], ["serve", "x.py", "--port", "66000"], []])
-def test_a_wrong_command_line_is_status_2_and_says_how_it_is_right(words: list[str]) -> None:
-    done = ended(sys.executable, "-m", "sluicegate", *words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Usage: sluicegate" in done.stderr and "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["teapot"], "no such command 'teapot'. `sluicegate --help` shows what is right."),
+        (["--teapot"], "no such option '--teapot'. `sluicegate --help` shows what is right."),
+        (["call"], "missing argument 'SERVER__TOOL'. `sluicegate call --help` shows what is right."),
+        (["call", "a__b", "--c", "d"], "there is no option --c. If c is an argument of the tool, write c=d"),
+        (
+            ["serve", "x.py", "--port", "66000"],
+            "invalid value for '--port': 66000 is not in the range 0<=x<=65535. `sluicegate serve --help` shows what is"
+            " right.",
+        ),
+    ],
+)
+def test_a_wrong_command_line_is_status_2_and_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["sluicegate", *words])
+    with pytest.raises(SystemExit) as left:
+        main()
+    shown = capsys.readouterr()
+    assert (left.value.code, shown.out, shown.err) == (2, "", f"sluicegate: {sentence}\n")
+
+
+def test_a_command_line_without_words_shows_the_help() -> None:
+    done = ended(sys.executable, "-m", "sluicegate")
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("Usage: sluicegate")
 
 
 def test_a_command_that_is_nearly_there_is_named() -> None:
@@ -88,7 +110,7 @@ except SystemExit:
     ("raised", "status", "said"),
     [
         (KeyboardInterrupt(), 130, "\n"),
-        (click.UsageError("so it is"), 2, "Error: so it is\n"),
+        (click.UsageError("so it is"), 2, "sluicegate: so it is\n"),
         (click.exceptions.Exit(7), 7, ""),
     ],
 )

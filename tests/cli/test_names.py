@@ -61,25 +61,36 @@ def test_a_server_goes_by_its_key_where_no_gateway_runs(named: Folder) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("memory-store__write", "write of Memory Store is called write."),
-        ("short__count", "count of short is called s__count."),
-        ("mcp__short__count", "count of short is called s__count."),
         ("memory-store__forget", 'Memory Store has it, and hide = ["for*"] in its settings hides it.'),
         ("counting__count", 'counting has it, and tools = ["add*"] in its settings hides it.'),
     ],
 )
-def test_a_renamed_or_hidden_tool_is_reported_with_a_remedy(named: Folder, name: str, sentence: str) -> None:
+def test_a_hidden_tool_is_reported_with_a_remedy(named: Folder, name: str, sentence: str) -> None:
     for command in ("call", "tools"):
         done = named.invoke(command, name)
         assert done.returncode == 1
         assert done.stderr.splitlines()[-1] == f"sluicegate: there is no tool {name!r}; {sentence}"
 
 
-def test_a_remedy_is_printed_also_without_a_gateway(named: Folder) -> None:
-    done = named.run("call", "short__count", "--config", ".mcp.json")
-    assert done.returncode == 1
-    said = "sluicegate: there is no tool 'short__count'; count of short is called s__count."
-    assert done.stderr.splitlines()[-1] == said
+@pytest.mark.parametrize(
+    "name", ["s__count", "short__count", "mcp__short__count", "short.count", "mcp__s__count", "s.count"]
+)
+def test_every_spelling_of_a_tool_is_accepted_and_one_is_shown(named: Folder, name: str) -> None:
+    done = named.invoke("call", name, "to=2")
+    assert (done.returncode, done.stdout) == (0, "counted to 2\n"), done.stderr
+    assert named.invoke("tools", name).stdout.startswith("s__count  (count of short)\n")
+
+
+def test_every_spelling_is_accepted_also_without_a_gateway(named: Folder) -> None:
+    done = named.run("call", "mcp__short__count", "to=2", "--config", ".mcp.json")
+    assert (done.returncode, done.stdout) == (0, "counted to 2\n"), done.stderr
+
+
+@pytest.mark.parametrize("name", ["Memory Store__write", "memory-store__write", "mcp__Memory Store__write", "write"])
+def test_a_tool_goes_by_the_name_of_its_server_that_had_to_be_rewritten(named: Folder, name: str) -> None:
+    assert named.invoke("tools", name).stdout.startswith("write  (write of Memory Store)")
+    explained = named.invoke("policy", "explain", name if "__" in name else f"mcp__memory-store__{name}")
+    assert explained.returncode == 0 and "there is no server" not in explained.stderr
 
 
 def test_no_rule_is_named_for_a_tool_that_its_server_does_not_have(named: Folder) -> None:

@@ -2,15 +2,18 @@
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import sluicegate
 from sluicegate.cli.shell import Shell
+from tests.store.stage import rows_in
 from tests.toolbox.box import Folder, folder
 
 __all__ = ["folder"]
@@ -36,6 +39,7 @@ def echo(text: str) -> str:
 
 sluicegate.run(server)
 '''
+ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "sluicegate", "shell"]
 
 
@@ -44,6 +48,11 @@ def waiting(folder: Folder) -> Path:
     (folder.path / "waiting.py").write_text(WAITING)
     folder.servers(waiting={"command": sys.executable, "args": [str(folder.path / "waiting.py")]})
     return folder.path
+
+
+def audit_folder_below(folder: Path) -> Path:
+    [state] = folder.rglob("state.db")
+    return state.parent / "audit"
 
 
 def is_alive(pid: int) -> bool:
@@ -55,7 +64,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_in_a_pipe_each_line_is_a_command(waiting: Path) -> None:
-    lines = ["/mcp", "/tools echo", "/allow echo", "echo text='two words'", 'echo {"text": "json"}', "/log waiting"]
+    lines = ["/mcp", "/tools echo", "echo text='two words'", 'echo {"text": "json"}', "/log waiting"]
     text = "\n".join([*lines, "echo", "/nothing", "echo text='open"])
     done = subprocess.run(COMMAND, cwd=waiting, input=text, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 1, done.stderr
@@ -72,18 +81,62 @@ def test_names_as_the_other_commands_show_them_work_and_similar_ones_are_suggest
         waiting={"command": sys.executable, "args": [str(waiting / "waiting.py")]},
         ending={"command": sys.executable, "args": ["-c", "import sys; sys.exit('it is broken')"]},
     )
-    text = "/allow *\nwaiting__echo text=hello\nmcp__waiting__ecko text=a\n/mcp\n"
+    text = "waiting__echo text=hello\nmcp__waiting__ecko text=a\n/mcp\n"
     done = subprocess.run(COMMAND, cwd=waiting, input=text, capture_output=True, text=True, timeout=50, check=False)
     assert done.stdout.startswith("hello\n")
     assert "there is no tool 'mcp__waiting__ecko'; /tools lists them. Did you mean mcp__waiting__echo?" in done.stderr
     assert "`/log ending`" in done.stdout and "`sluicegate " not in done.stdout
 
 
-def test_without_a_terminal_calls_are_refused_with_the_rule(waiting: Path) -> None:
+def test_without_a_terminal_calls_that_a_rule_asks_about_are_refused_with_a_rule_that_allows_them(
+    folder: Folder, waiting: Path
+) -> None:
+    folder.settings('[[permissions]]\ntool = "mcp__waiting__echo"\naction = "ask"\n')
     done = subprocess.run(
         COMMAND, cwd=waiting, input="echo text=a\n", capture_output=True, text=True, timeout=50, check=False
     )
     assert done.returncode == 1 and "mcp__waiting__echo" in done.stderr and "[[permissions]]" in done.stderr
+
+
+async def test_a_typed_call_is_asked_about_only_if_a_rule_asks_and_calls_of_tools_always_are(
+    folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lower(text: str) -> str:
+        return text.lower()
+
+    def upper(text: str) -> str:
+        return text.upper()
+
+    async def deputy(text: str) -> str:
+        return (await box.execute("mcp__functions__lower", {"text": text})).text
+
+    folder.settings('[[permissions]]\ntool = "mcp__functions__upper"\naction = "ask"\n')
+    async with folder.load(lower, upper, deputy) as box:
+        lines = iter(["lower text=A", "upper text=b", "deputy text=C"])
+
+        async def read() -> str | None:
+            return next(lines, None)
+
+        shell = Shell(box)
+        await shell.run(read)
+    rows = rows_in(audit_folder_below(tmp_path), "approval")
+    shown = capsys.readouterr()
+    assert shown.out.startswith("a\n") and "B" not in shown.out and "mcp__functions__upper needs" in shown.err
+    assert "mcp__functions__lower needs a permission" in shown.out
+    assert [(row.name, row.verdict) for row in rows] == [
+        ("lower", "approved"),
+        ("upper", "declined"),
+        ("deputy", "approved"),
+        ("lower", "declined"),
+    ]
+
+
+def test_the_shell_is_installed_with_the_rest_and_no_text_names_an_extra_that_does_not_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert any(each.startswith("prompt_toolkit") for each in project["dependencies"])
+    files = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("src/**/*.py")]
+    named = {extra for file in files for extra in re.findall(r"sluicegate\[(\w+)\]", file.read_text())}
+    assert named <= set(project.get("optional-dependencies", ()))
 
 
 class Screen:
@@ -135,15 +188,10 @@ def test_on_a_terminal_ctrl_c_cancels_a_call_and_ctrl_d_leaves_no_process(waitin
     try:
         screen.until("sluicegate>")
         screen.type("wait\r")
-        assert screen.until("uit: ").lower().count("no rule names it.") == 1
-        screen.type("y\n")
         pid = int(screen.until(" waits").split("process ")[-1].split()[0])
         assert is_alive(pid)
         screen.process.send_signal(signal.SIGINT)
         screen.until("cancelled.")
-        screen.until("sluicegate>")
-        screen.type("/allow echo\r")
-        screen.until("without a question")
         screen.until("sluicegate>")
         screen.type("ech\t")
         screen.until("o")
@@ -164,7 +212,7 @@ def test_ctrl_c_in_a_pipe_exits_130_and_leaves_no_process(waiting: Path) -> None
         COMMAND, cwd=waiting, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None and process.stderr is not None
-        process.stdin.write("/allow wait\nwait\n")
+        process.stdin.write("wait\n")
         process.stdin.flush()
         while "waits" not in (line := process.stderr.readline()):
             assert line

@@ -386,7 +386,7 @@ def test_the_reasons_agree_with_the_judge(repeats: int) -> None:
         values: list[object] = ["acme/a", "other", "/srv/a", "/srv/../a", None, ["acme/b", "x"], 1]
         arguments = {key: chance.choice(values) for key in ("repo", "path") if chance.random() < 0.7}
         caller = chance.choice([ADA, BOB, Caller("eve", ("ops",))])
-        first = next((each for each in made.rules if not mismatch(each, caller, target, arguments)), None)
+        first = next((each for each in made.rules if not mismatch(made, each, caller, target, arguments)), None)
         assert judge(made, caller, target, arguments) == (made.default if first is None else first.verdict)
 
 

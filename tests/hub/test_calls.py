@@ -53,6 +53,8 @@ class Clock:
 @asynccontextmanager
 async def mounted(answer: Answer, settings: MountSettings | None = None) -> AsyncGenerator[tuple[Hub, Mount]]:
     async def answer_all(exchange: Exchange) -> Reply:
+        if exchange.method == "server/discover":  # A ping, after silence.
+            return Result({})
         return tools("one", "two") if exchange.method == "tools/list" else await answer(exchange)
 
     hub = Hub()

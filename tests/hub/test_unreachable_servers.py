@@ -263,8 +263,8 @@ async def test_failed_refreshes_keep_the_old_lists_and_are_logged_once_per_cause
         server.problem = None
         await becomes(mount, READY)
     assert caplog.messages == [
-        f"s: its lists could not be fetched again: {NOWHERE}",
-        f"s: its lists could not be fetched again: {other}",
+        f"s: lists could not be fetched: {NOWHERE}",
+        f"s: lists could not be fetched: {other}",
         "s: its lists can be fetched again, and are up to date.",
     ]
 

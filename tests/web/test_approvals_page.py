@@ -33,16 +33,20 @@ class Browser:
         self.state = state
         self.url = url
         self.cookie = ""
+        self.path = "/approvals"
+        """The page of the login, once there is one."""
         self._pool = pool
 
-    async def send(self, method: str, path: str = "/approvals", body: str = "", **headers: str) -> Answer:
+    async def send(self, method: str, path: str = "", body: str = "", **headers: str) -> Answer:
         parts = urlsplit(self.url)
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         if method == "POST":
             fields.setdefault("Content-Type", "application/x-www-form-urlencoded")
         if self.cookie:
             fields.setdefault("Cookie", self.cookie)
-        sent = await self._pool.request(method, f"http://{parts.netloc}{path}", tuple(fields.items()), body.encode())
+        sent = await self._pool.request(
+            method, f"http://{parts.netloc}{path or self.path}", tuple(fields.items()), body.encode()
+        )
         found = {name.lower(): value for name, value in sent.headers}
         return Answer(sent.status, found, (await sent.read()).decode())
 
@@ -50,6 +54,7 @@ class Browser:
         link = urlsplit(await FolderOperations(self.state).login_link(by="ada"))
         answer = await self.send("GET", f"{link.path}?{link.query}")
         self.cookie = answer.headers["set-cookie"].split(";")[0]
+        self.path = answer.headers["location"]
         return answer
 
     async def csrf(self) -> str:
@@ -82,7 +87,13 @@ async def status_line(url: str, host: str) -> bytes:
         await writer.wait_closed()
 
 
-async def ask(state: MemoryDecisions, id: str = "abcdef", text: str = "hello", seconds: int = 300) -> Approval:
+async def ask(
+    state: MemoryDecisions,
+    id: str = "abcdef",
+    text: str = "hello",
+    seconds: int = 300,
+    arguments: dict[str, object] | None = None,
+) -> Approval:
     now = time.time_ns()
     question = Approval(
         id=id,
@@ -94,13 +105,13 @@ async def ask(state: MemoryDecisions, id: str = "abcdef", text: str = "hello", s
         server="files",
         kind="tool",
         name=text,
-        arguments=json.dumps({"path": text, text: [text], "long": "x" * 5000}),
+        arguments=json.dumps(arguments or {"path": text, text: [text], "long": "x" * 5000}),
         rule=text,
         why=text,
         asked=now,
         deadline=now + seconds * 10**9,
     )
-    await state.ask(question, 10)
+    await state.ask(question, 50)
     return question
 
 
@@ -132,12 +143,45 @@ async def test_t29_nothing_is_shown_without_a_login() -> None:
 async def test_a_link_logs_in_once() -> None:
     async with browser() as page:
         answer = await page.log_in()
-        assert (answer.status, answer.headers["location"]) == (303, "/approvals")
+        assert answer.status == 303 and re.fullmatch(r"/approvals/[A-Za-z0-9_-]{43}", page.path)
         cookie = answer.headers["set-cookie"]
-        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and "Path=/approvals" in cookie
+        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and f"Path={page.path};" in cookie
         assert (await page.send("GET")).status == 200
         again = await page.send("GET", "/approvals?key=the+key")
         assert again.status == 401 and "set-cookie" not in again.headers
+
+
+async def test_t40_a_cookie_opens_only_the_page_of_its_own_login() -> None:
+    async with browser() as page:
+        await page.log_in()
+        first, cookie = page.path, page.cookie
+        await page.log_in()
+        await ask(page.state)
+        assert page.path != first and page.cookie != cookie
+        for path in ("/approvals", first, f"/approvals/{'x' * 43}"):
+            shown = await page.send("GET", path)
+            posted = await page.send("POST", path, "csrf=x&id=abcdef&answer=once")
+            assert (shown.status, posted.status) == (401, 401) and "hello" not in shown.text
+        assert (await page.send("GET", f"{first}/below", Cookie=cookie)).status == 404
+        assert (await page.send("GET", f"{first}?key=the+key", Cookie=cookie)).status == 200
+
+
+async def test_t18_a_question_of_hidden_characters_is_cut_counted_and_not_approved_unseen() -> None:
+    async with browser() as page:
+        await page.log_in()
+        for number in range(30):
+            await ask(page.state, f"many{number}", arguments={"text": "\u202e" * 80_000, "path": "/etc/passwd"})
+        answer = await page.send("GET")
+        assert len(answer.text) < 20 * 256 * 1024
+        assert "80,000 characters, " in answer.text and "10 more wait" in answer.text
+        assert "Not all of this call is shown: 7" in answer.text and "/etc/passwd" not in answer.text
+        refused = await page.answer(id="many0", answer="once")
+        assert refused.status == 400 and "Not all of this call is shown" in refused.text
+        assert len(await page.state.open_questions()) == 30
+        assert (await page.answer(id="many0", answer="no")).status == 303
+        assert (await page.answer(id="many1", answer="once", unshown="yes")).status == 303
+        found = await page.state.find("many1")
+        assert found is not None and found.state == "approved"
 
 
 async def test_t18_everything_is_shown_in_full_and_hidden_characters_are_marked() -> None:
@@ -229,8 +273,8 @@ async def test_t29_other_sites_and_names_are_refused() -> None:
         ("GET", "/approvals/", "", 404),
         ("PUT", "/approvals", "", 405),
         ("HEAD", "/approvals?key=the+key", "", 405),
-        ("POST", "/approvals", "&".join("a=1" for _ in range(50)), 403),
-        ("POST", "/approvals", "x" * 20_000, 413),
+        ("POST", "", "&".join("a=1" for _ in range(50)), 403),
+        ("POST", "", "x" * 20_000, 413),
     ],
 )
 async def test_odd_requests_get_an_answer(method: str, path: str, body: str, status: int) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from sluicegate import http1
 from sluicegate.control.folder_operations import FolderOperations
 from sluicegate.store.memory_decisions import MemoryDecisions
 from sluicegate.web.approvals_page import approvals_page
@@ -21,7 +22,7 @@ async def test_t29_a_person_logs_in_sees_everything_and_answers(tmp_path: Path) 
             await tab.open(url)
             assert "sluicegate approvals --link" in str(await tab.value("document.body.innerText"))
             await tab.open(str(await FolderOperations(state).login_link(by="ada")))
-            assert await tab.value("location.href") == url
+            assert str(await tab.value("location.href")).startswith(f"{url}/")
             text = str(await tab.value("document.body.innerText"))
             assert "<script>alert(1)</script>" in text and "U+202E" in text and "x" * 5000 in text
             assert await tab.value("document.querySelectorAll('script, img').length") == 0
@@ -41,5 +42,34 @@ async def test_t29_a_person_logs_in_sees_everything_and_answers(tmp_path: Path) 
                 each for each in tab.events if each["method"] == "Log.entryAdded" and "Content Security" in str(each)
             ]
             assert not refused
+    finally:
+        await state.aclose()
+
+
+@pytest.mark.timeout(120)
+async def test_t40_no_other_local_port_gets_the_cookie(tmp_path: Path) -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def other(request: http1.Request) -> None:
+        seen.append((request.path, request.headers.get("cookie") or ""))
+        request.respond(200, (("Content-Type", "text/html"),), b"<p>another program</p>")
+
+    state = MemoryDecisions()
+    try:
+        async with (
+            chromium(tmp_path) as tab,
+            approvals_page(FolderOperations(state), port=0, by="ada"),
+            http1.serve(other) as listener,
+        ):
+            await tab.open(str(await FolderOperations(state).login_link(by="ada")))
+            own = str(await tab.value("location.href"))
+            assert "Nothing waits" in str(await tab.value("document.body.innerText"))
+            elsewhere = f"http://127.0.0.1:{listener.addresses[0][1]}"
+            for path in ("/", "/approvals", "/approvals/", "/approvals/guess"):
+                await tab.open(elsewhere + path)
+            visited = {path: cookie for path, cookie in seen}
+            assert visited["/approvals/guess"] == visited["/approvals"] == "" and not any(visited.values())
+            await tab.open(own)
+            assert "Nothing waits" in str(await tab.value("document.body.innerText"))
     finally:
         await state.aclose()

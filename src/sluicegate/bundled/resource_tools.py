@@ -86,7 +86,7 @@ class ResourceTools:
         """
         catalog = self._catalog(call)
         if server is not None:
-            self._check_server(catalog, server)
+            server = self._known_server(catalog, server)
         found: list[dict[str, str]] = []
         for entry in catalog.resources.values():
             if server in (None, entry.mount):
@@ -103,6 +103,7 @@ class ResourceTools:
             server: the server that has it.
             uri: as ListMcpResources shows it, or as a template of the server describes it.
         """
+        server = self._known_server(self._catalog(call), server)
         result = await self._read(call.caller, server, uri)
         contents: list[dict[str, str]] = []
         for part in result.contents:
@@ -123,6 +124,7 @@ class ResourceTools:
             uri: the resource.
             reason: why, repeated with each update.
         """
+        server = self._known_server(self._catalog(call), server)
         exposed = self._exposed(call, server, uri)
         watched = new_watch("subscription", call.caller.id, server, uri, reason)
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -198,6 +200,7 @@ class ResourceTools:
         target = toolName if type == "tool" else uri
         if not target:
             raise ToolError(f"A poll of a {type} needs {'toolName' if type == 'tool' else 'uri'}.")
+        server = self._known_server(self._catalog(call), server)
         watched = new_watch("poll", call.caller.id, server, target, reason)
         try:
             if type == "tool":
@@ -265,14 +268,15 @@ class ResourceTools:
     def _catalog(self, call: Call) -> Catalog:
         return self._router.view(call.caller).catalog
 
-    def _check_server(self, catalog: Catalog, server: str) -> None:
-        if server not in catalog.prefixes:
-            known = ", ".join(catalog.prefixes) or "none"
-            raise ToolError(f"There is no server {server!r}; there are: {known}.")
+    def _known_server(self, catalog: Catalog, server: str) -> str:
+        """The name of a server that is called by any of its names. Raises ToolError if there is none."""
+        if (known := catalog.mount_named(server)) is None:
+            there = ", ".join(catalog.prefixes) or "none"
+            raise ToolError(f"There is no server {server!r}; there are: {there}.")
+        return known
 
     def _exposed(self, call: Call, server: str, uri: str) -> str:
-        self._check_server(self._catalog(call), server)
-        prefix = self._router.catalog.prefixes[server]
+        prefix = self._router.catalog.prefixes[self._known_server(self._catalog(call), server)]
         return uri if prefix and own_uri(prefix, uri) is not None else exposed_uri(prefix, uri)
 
     def _own_uri(self, server: str, uri: str) -> str:
@@ -282,7 +286,6 @@ class ResourceTools:
     def _tool(self, call: Call, server: str, tool: str) -> str:
         """The exposed name of a tool, given by either of its names."""
         catalog = self._catalog(call)
-        self._check_server(catalog, server)
         own = {entry.own: name for name, entry in catalog.tools.items() if entry.mount == server}
         if tool in own.values():
             return tool
@@ -335,6 +338,8 @@ class ResourceTools:
     def _end(self, kind: str, call: Call, server: str | None, target: str | None, id: str | None) -> dict[str, object]:
         if server is None and target is None and id is None:
             raise ToolError("Say which: an id, a server or what is watched.")
+        if server is not None:
+            server = self._catalog(call).mount_named(server) or server
         found = [
             each
             for each in self.watches.of(call.caller.id)

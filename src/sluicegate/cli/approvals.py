@@ -19,7 +19,7 @@ from sluicegate.cli.gateway_client import NotNow, result_of
 from sluicegate.cli.operations import acting_person, ask, operations_of
 from sluicegate.cli.output import say, show_json, show_json_line, show_rows, show_text
 from sluicegate.config.paths import Places
-from sluicegate.gate.approval_text import MAX_REASON, as_lines, outcome
+from sluicegate.gate.approval_text import MAX_REASON, as_lines, outcome, unshown
 from sluicegate.gate.rules import GROUP
 from sluicegate.store.base import Approval, ApprovalAnswer, Grant, Scope
 from sluicegate.text.globs import escape
@@ -85,7 +85,8 @@ async def _watch(places: Places, as_json: bool) -> NoReturn:
 def _show(question: Approval) -> None:
     left = max(0, (question.deadline - time.time_ns()) // 10**9)
     show_text("\n".join([f"question {question.id}, open for {left} s", *(f"  {line}" for line in as_lines(question))]))
-    show_text(f"  answer: sluicegate approve {question.id} | sluicegate deny {question.id}\n")
+    option = " --unseen" if unshown(question) else ""
+    show_text(f"  answer: sluicegate approve {question.id}{option} | sluicegate deny {question.id}\n")
 
 
 def _as_json(question: Approval) -> dict[str, object]:
@@ -108,12 +109,16 @@ def _login_link(places: Places) -> str:
 @click.argument("question", metavar="ID")
 @click.option("--ten-minutes", "is_short", is_flag=True, help="Allow this tool to this caller for ten minutes.")
 @click.option("--always", "is_lasting", is_flag=True, help="Allow this tool to this caller from now on.")
+@click.option("--unseen", is_flag=True, help="Allow it though it is too long to be shown in full.")
 @with_folder
-def approve(question: str, is_short: bool, is_lasting: bool, folder: str | None) -> None:
+def approve(question: str, is_short: bool, is_lasting: bool, unseen: bool, folder: str | None) -> None:
     """Let a call run that waits for approval.
 
     Without an option this very call runs once. The options allow all calls of the tool, whatever their arguments, until
     its definition changes; `sluicegate grants` lists what they allow.
+
+    Of a very long call only a part is shown, and the rest is counted; `sluicegate approvals --json` prints all of it.
+    Such a call needs --unseen.
 
     \b
     Examples:
@@ -121,12 +126,13 @@ def approve(question: str, is_short: bool, is_lasting: bool, folder: str | None)
       sluicegate approve k3f9qa --ten-minutes
       sluicegate approve k3f9qa --always
 
-    Exit status: 0 this was the first answer, 1 it was not, or there is no such question
+    Exit status: 0 this was the first answer, 1 it was not, there is no such question, or it needs --unseen
     """
     if is_short and is_lasting:
         raise click.UsageError("--ten-minutes and --always exclude each other.")
     scope: Scope = "always" if is_lasting else "minutes" if is_short else "once"
-    _decide(places_of(None, folder), question, ApprovalAnswer(scope=scope, by=acting_person(), way="command"))
+    answer = ApprovalAnswer(scope=scope, by=acting_person(), way="command")
+    _decide(places_of(None, folder), question, answer, accepts_unshown=unseen)
 
 
 @click.command()
@@ -147,10 +153,15 @@ def deny(question: str, why: str, folder: str | None) -> None:
     _decide(places_of(None, folder), question, answer)
 
 
-def _decide(places: Places, question_id: str, answer: ApprovalAnswer) -> None:
-    decided = ask(places, lambda operations: operations.decide(question_id, answer))
+def _decide(places: Places, question_id: str, answer: ApprovalAnswer, *, accepts_unshown: bool = False) -> None:
+    decided = ask(places, lambda operations: operations.decide(question_id, answer, accepts_unshown=accepts_unshown))
     if decided.question is None:
         raise Failure(f"there is no question {question_id}; `sluicegate approvals` shows those that are open.")
+    if decided.unshown:
+        raise Failure(
+            f"nothing was approved. {decided.unshown} See all of it with `sluicegate approvals --json`, and approve it "
+            f"with `sluicegate approve {question_id} --unseen`."
+        )
     if not decided.is_first:
         raise Failure(f"too late: {outcome(decided.question)}")
     say(outcome(decided.question))

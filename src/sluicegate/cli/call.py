@@ -13,7 +13,15 @@ import click
 from msgspec import UNSET
 
 from sluicegate.cli.command import Failure, places_of, with_places
-from sluicegate.cli.gateway_client import GatewayClient, any_gateway, explain_missing, own_name, run, servers_for
+from sluicegate.cli.gateway_client import (
+    GatewayClient,
+    any_gateway,
+    explain_missing,
+    exposed_name,
+    own_names,
+    run,
+    servers_for,
+)
 from sluicegate.cli.key_values import Read, input_text, json_arguments, reader, typed_arguments
 from sluicegate.cli.output import (
     clean,
@@ -162,10 +170,8 @@ async def _find(gateway: GatewayClient, name: str) -> Tool:
     tools = {tool.name: tool for tool in await gateway.hub.tools()}
     if name not in tools and await _retry_servers(gateway, name):
         tools = {tool.name: tool for tool in await gateway.hub.tools()}
-    # `files.read_file` is `files__read_file` to native clients.
-    for each in (name, name.replace(".", "__", 1)):
-        if each in tools:
-            return tools[each]
+    if (exposed := await exposed_name(gateway, name, tools)) in tools:
+        return tools[exposed]
     if name == HEALTH and gateway.is_running:
         return Tool(name=name)  # Every gateway answers it, and few list it.
     if name == HEALTH:
@@ -180,7 +186,7 @@ async def _retry_servers(gateway: GatewayClient, name: str) -> bool:
     away = [
         server.name
         for server in (await gateway.report()).servers
-        if server.state != "ready" and own_name(server, name) is not None
+        if server.state != "ready" and own_names(server, name)
     ]
     for each in away:
         await gateway.seek(each)
@@ -221,7 +227,8 @@ async def _how_to_raise(gateway: GatewayClient, name: str, message: str) -> str:
     keys = re.findall(r"`(\w+)`", message)
     if key := next((key for key in keys if key in ServerSettings.__struct_fields__), ""):
         servers = (await gateway.report()).servers
-        table = next((f"servers.{each.name}" for each in servers if own_name(each, name) is not None), "servers.NAME")
+        owners = (each.name for each in servers if own_names(each, name))
+        table = f"servers.{next(owners, 'NAME')}"
     elif key := next((key for key in keys if key in LimitsConfig.__struct_fields__), ""):
         table = "limits"
     elif _TOO_LONG.search(message):

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from sluicegate.cli.command import Failure, places_of, with_places
-from sluicegate.cli.gateway_client import explain_missing, gateway_to_look_at, run
+from sluicegate.cli.gateway_client import explain_missing, exposed_name, gateway_to_look_at, run
 from sluicegate.cli.output import (
     clean,
     first_line,
@@ -178,6 +178,7 @@ async def _show_tool(places: Places, name: str, as_json: bool) -> int:
     async with gateway_to_look_at(places) as gateway:
         tools = [offer for offer in await gateway.offers("tools") if not offer.is_denied]
         offers = {str(offer.definition["name"]): offer for offer in tools}
+        name = await exposed_name(gateway, name, offers)
         if name not in offers:
             raise Failure(await explain_missing(gateway, name, list(offers)))
     offer = offers[name]

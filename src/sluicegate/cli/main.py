@@ -79,7 +79,7 @@ class Commands(click.Group):
             meant = close_matches(args[0], COMMANDS)
             if not meant or "Did you mean" in problem.message:
                 raise
-            raise click.UsageError(f"{problem.message} Did you mean {meant[0]!r}?", ctx=ctx) from None
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {meant[0]!r}?", ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -107,6 +107,9 @@ def main() -> None:
     """Run the command that the program's arguments name, and exit with its status."""
     try:
         status: object = sluicegate.main(prog_name="sluicegate", standalone_mode=False)  # click handles closed pipes.
+    except click.UsageError as problem:
+        _report_usage(problem)
+        sys.exit(problem.exit_code)
     except click.ClickException as problem:
         problem.show()
         sys.exit(problem.exit_code)
@@ -119,6 +122,21 @@ def main() -> None:
         _report_full_stdout(problem)
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _report_usage(problem: click.UsageError) -> None:
+    """Print what is wrong in one sentence, as other errors are. Click itself would print three lines before it."""
+    from sluicegate.cli.output import say_error  # Only errors need it.
+
+    if isinstance(problem, click.exceptions.NoArgsIsHelpError):
+        problem.show()
+        return
+    sentence = problem.format_message()
+    # Our own sentences say what is right, unlike those of click.
+    is_ours = type(problem) is click.UsageError and not sentence.startswith(("Got ", "No such "))
+    if not is_ours and problem.ctx is not None:
+        sentence = f"{sentence.rstrip('.')}. `{problem.ctx.command_path} --help` shows what is right."
+    say_error(f"{sentence[:1].lower()}{sentence[1:]}")
 
 
 def _report_full_stdout(problem: OSError) -> None:

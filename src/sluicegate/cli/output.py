@@ -39,6 +39,11 @@ def say(sentence: str, *, paint: Mapping[str, str] | None = None) -> None:
     tell(f"sluicegate: {sentence}", paint=paint)
 
 
+def say_error(sentence: str) -> None:
+    """Print why a command failed, to stderr; on a terminal, in red."""
+    say(sentence, paint={"": "red"})
+
+
 def tell(line: str, *, hang: int = 4, paint: Mapping[str, str] | None = None) -> None:
     """Write one line to stderr, as `write_line` does. If that fails, the work goes on (R33)."""
     write_line(one_line(line), hang=hang, paint=paint)

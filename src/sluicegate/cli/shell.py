@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from sluicegate.cli.command import INTERRUPTED, Failure, places_of, with_folder
+from sluicegate.cli.command import INTERRUPTED, places_of, with_folder
 from sluicegate.cli.key_values import json_arguments, text_of, typed_arguments
 from sluicegate.cli.output import clean, counted, first_line, is_terminal, one_line, say, show_rows, show_text, tell
 from sluicegate.errors import SluicegateError
@@ -36,7 +36,7 @@ HELP: Final = {
     "/read URI": "read a resource",
     "/watch URI": "report changes of a resource",
     "/poll TOOL [KEY=VALUE]...": "call a tool every five seconds, and report changes",
-    "/allow [GLOB]": "let tools be called without a question, until the end; without a glob, show which",
+    "/allow [GLOB]": "do not ask about tools that a rule asks about, until the end; without a glob, show which",
     "/log [SERVER]": "the last lines that a server wrote, or all servers",
     "/help": "this list",
     "TOOL [KEY=VALUE]...": "call a tool; a JSON object works as well",
@@ -50,8 +50,9 @@ def shell(folder: str | None) -> None:
     """Use the tools of all servers in an interactive terminal.
 
     Starts the servers of this folder for itself. A tool's name calls it: `mcp__demo__echo text=hello`, or `echo
-    text=hello` if only one server has it. Calls that no rule allows are asked about. Tab completes names and
-    arguments, Ctrl+C cancels a call, Ctrl+D leaves; /help lists the commands. In a pipe, each line is a command.
+    text=hello` if only one server has it. It runs without a question, unless a rule in sluicegate.toml asks. Tab
+    completes names and arguments, Ctrl+C cancels a call, Ctrl+D leaves; /help lists the commands. In a pipe, each line
+    is a command.
 
     \b
     Examples:
@@ -69,15 +70,13 @@ def shell(folder: str | None) -> None:
 async def _main(root: str) -> int:
     logging.getLogger("sluicegate").addHandler(_Sentences())
     is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
-    # Checked first: without it, no server is started.
-    editor = _editor() if is_interactive else None
     async with Toolbox.load(root, search=False) as box:
         here = Shell(box)
-        if editor is None:
+        if not is_interactive:
             await here.run(_piped)
             return 1 if here.has_failed else 0
         say(f"{counted(sum(each.tools for each in box.servers), 'tool')}; /help lists the commands, Ctrl+D leaves.")
-        await here.run(editor(here))
+        await here.run(_editor(here))
     return 0
 
 
@@ -96,6 +95,8 @@ class Shell:
         self.box = box
         self.has_failed = False
         self._allowed: list[str] = []
+        self._typed: tuple[str, Params] | None = None
+        """The call that the user has typed and that runs now."""
         self._tasks = TaskScope()
         self._commands: dict[str, Callable[[list[str]], Awaitable[None]]] = {
             "/mcp": self._mcp,
@@ -143,6 +144,7 @@ class Shell:
 
         async with TaskScope() as self._tasks:
             self._tasks.start(work(), key=_KEY)
+        self._typed = None
         if not is_done:
             if is_terminal(err=True):
                 tell("")  # The terminal shows ^C where the cursor is.
@@ -191,6 +193,7 @@ class Shell:
         entry = self._found(name)
         arguments = self._arguments(entry, words)
         exposed = str(entry.definition["name"])
+        self._typed = exposed, arguments
         async with aclosing(self.box.stream(exposed, arguments)) as events:
             async for event in events:
                 match event:
@@ -214,6 +217,9 @@ class Shell:
         return typed_arguments(words, as_object(entry.definition.get("inputSchema")) or {}, text_of)
 
     async def _permit(self, ask: PermissionRequest) -> Allow | Deny:
+        # Only the typed call itself: a tool that it runs may call others, which nobody has typed.
+        if not ask.rule and self._typed == (ask.tool, ask.arguments):
+            return Allow()
         if any(name_glob(glob).matches(name) for glob in self._allowed for name in (ask.tool, ask.own)):
             return Allow()
         return await ask_on_terminal(ask)
@@ -262,6 +268,7 @@ class Shell:
             raise Wrong("write /poll TOOL [KEY=VALUE]...")
         entry = self._found(words[0])
         arguments = self._arguments(entry, words[1:])
+        self._typed = str(entry.definition["name"]), arguments
         what: Params = {"type": "tool", "server": entry.mount, "toolName": entry.own, "arguments": arguments}
         await self._manage("SubscribePolling", what)
 
@@ -336,40 +343,32 @@ async def _piped() -> str | None:
     return await in_thread(sys.stdin.readline) or None
 
 
-def _editor() -> Callable[[Shell], ReadLine]:
-    """A line editor with completion and history. Raises Failure if it is not installed."""
-    try:
-        from prompt_toolkit import PromptSession
-        from prompt_toolkit.completion import Completer, Completion
-        from prompt_toolkit.document import Document
-        from prompt_toolkit.patch_stdout import patch_stdout
-    except ImportError:
-        raise Failure("the shell needs a line editor: pip install 'sluicegate[shell]'.") from None
+def _editor(shell: Shell) -> ReadLine:
+    """A line editor with completion and history."""
+    # Imported late: a pipe needs none of it.
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import Completer, Completion
+    from prompt_toolkit.document import Document
+    from prompt_toolkit.patch_stdout import patch_stdout
 
     class Words(Completer):
-        def __init__(self, shell: Shell) -> None:
-            self._shell = shell
-
         def get_completions(self, document: Document, complete_event: object) -> Iterator[Completion]:
             text = document.text_before_cursor
             last = text.rpartition(" ")[2]
-            for word in self._shell.completions(text):
+            for word in shell.completions(text):
                 yield Completion(word, start_position=-len(last))
 
-    def made(shell: Shell) -> ReadLine:
-        # While typing, a menu would swallow the next Tab: after KEY= it has to offer the values.
-        session: PromptSession[Any] = PromptSession("sluicegate> ", completer=Words(shell), complete_while_typing=False)
+    # While typing, a menu would swallow the next Tab: after KEY= it has to offer the values.
+    session: PromptSession[Any] = PromptSession("sluicegate> ", completer=Words(), complete_while_typing=False)
 
-        async def read() -> str | None:
-            while True:
-                try:
-                    with patch_stdout():
-                        return await session.prompt_async()
-                except KeyboardInterrupt:
-                    continue  # The line is given up, as in other shells.
-                except EOFError:
-                    return None
+    async def read() -> str | None:
+        while True:
+            try:
+                with patch_stdout():
+                    return await session.prompt_async()
+            except KeyboardInterrupt:
+                continue  # The line is given up, as in other shells.
+            except EOFError:
+                return None
 
-        return read
-
-    return made
+    return read

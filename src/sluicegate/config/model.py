@@ -128,6 +128,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Timeout of a call; progress restarts it."""
     longest_call: Seconds = 600.0
     """Limit for a call, whatever its progress and its questions; by default at least its timeout."""
+    hang_after: Seconds = 15.0
+    """Silence in a call before it is pinged; two pings unanswered restart it. Raise it for tools that block it."""
     tool_timeouts: dict[str, Seconds] = {}
     """Timeouts of single tools: a glob on the server's own tool name, and seconds. The first match is used."""
     start_timeout: Seconds = 30.0

@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from sluicegate.control.reports import DecidedQuestion
+from sluicegate.gate.approval_text import unshown
 from sluicegate.store.base import Approval, ApprovalAnswer, Change, Decisions, Grant, Pin
 
 LOGIN_SECONDS: Final = 300.0
@@ -37,8 +38,16 @@ class FolderOperations:
         """A question in any state; None if it does not exist, or is too old."""
         return await self._decisions.find(approval_id)
 
-    async def decide(self, approval_id: str, answer: ApprovalAnswer) -> DecidedQuestion:
-        """Answer a question. The first answer wins, and wakes the call that waits for it."""
+    async def decide(
+        self, approval_id: str, answer: ApprovalAnswer, *, accepts_unshown: bool = False
+    ) -> DecidedQuestion:
+        """Answer a question. The first answer wins, and wakes the call that waits for it.
+
+        A yes to a call that is too long to be shown in full counts only with `accepts_unshown` (T18).
+        """
+        question = await self._decisions.find(approval_id)
+        if question is not None and answer.scope is not None and not accepts_unshown and (left := unshown(question)):
+            return DecidedQuestion(is_first=False, question=question, unshown=left)
         is_first = await self._decisions.decide(approval_id, answer)
         return DecidedQuestion(is_first=is_first, question=await self._decisions.find(approval_id))
 

@@ -101,10 +101,12 @@ def control_server(operations: Operations) -> Server:
         return _items(await _done(operations.wait_approvals(known)))
 
     @server.tool
-    async def decide(id: str, scope: Scope | None, by: str, reason: str = "") -> Structured:
+    async def decide(
+        id: str, scope: Scope | None, by: str, reason: str = "", accepts_unshown: bool = False
+    ) -> Structured:
         """Answer a question; without a scope, the answer is no."""
         answer = ApprovalAnswer(scope=scope, by=by, way="command", reason=reason)
-        return _value(await _done(operations.decide(id, answer)))
+        return _value(await _done(operations.decide(id, answer, accepts_unshown=accepts_unshown)))
 
     @server.tool
     async def wait_decided(id: str) -> str:

@@ -377,6 +377,7 @@ class HttpSession:
         end_response_early = post.end_response_early if self.conversation.session.revision.elicitation_modes else None
         headers = post.header_values
         exchange = Exchange(asked.method, asked.params, post, profile, self.caller, headers, end_response_early)
+        exchange.accepts_events = post.takes.events
         self.shared.tasks.start(self._answer(exchange, post, request_id), key=(post, request_id))
 
     def _withdraw(self, request_id: RequestId) -> Post:

@@ -1,13 +1,14 @@
 """A question to a person about a call: what it covers, and its text for the page, the terminal and the client (T18).
 
-Everything is shown, in full, with hidden characters named. Lines of a value are marked, so that none of them looks like
-a line of ours. Pure but for the clock.
+Hidden characters are named, and lines of a value are marked, so that none of them looks like a line of ours. Everything
+is shown in full up to `MAX_SHOWN`; the rest is counted, is not even rendered, and has to be accepted by the person who
+says yes. What is cut is the same on the page, the terminal and in the client. Pure but for the clock.
 """
 
 import hashlib
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Final, Literal
 
 import msgspec
@@ -24,8 +25,11 @@ from sluicegate.text.visible_text import visible
 LONG: Final = 200
 """Characters from which on the length of a value is shown as well."""
 
-MAX_QUESTION: Final = 32 * 1024
-"""Characters that a client is asked to show. Longer calls are shown by the command and the page only."""
+MAX_SHOWN: Final = 64 * 1024
+"""Characters of one question that are shown; a hidden one counts as the eight of its name. Clients are asked only about
+calls that are shown in full."""
+MAX_NAME: Final = 200
+"""Characters of a name in a sentence."""
 MAX_REASON: Final = 1000
 
 ASKS: Final = "sluicegate asks: may this call run? (question "
@@ -44,23 +48,91 @@ ANSWERS: Final[dict[str, Scope | None]] = {
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ShownArgument(msgspec.Struct, frozen=True):
     """One argument: its name and value as a person sees them."""
 
     name: str
     value: str
     note: str = ""
-    """The length of a long value."""
+    """The length of a long value, and how much of it is not shown."""
+
+
+class ShownQuestion(msgspec.Struct, frozen=True):
+    """A question as a person sees it."""
+
+    facts: list[tuple[str, str]]
+    """What a person needs to know beside the arguments: labels and values, each on one line."""
+    arguments: list[ShownArgument]
+    unshown: str = ""
+    """A sentence that counts what is not shown; empty if everything is."""
 
 
 Show = Callable[[str], str]
 """Makes a text safe to show, such as `visible`."""
 
 
-def facts(question: Approval, show: Show = visible) -> list[tuple[str, str]]:
-    """What a person needs to know beside the arguments: labels and values, each on one line."""
+class _Space:
+    """The space that a question has left on a page."""
+
+    STEP: Final = 256
+    LAYOUT: Final = 32
+    """What a label and its line take, beside their texts."""
+    SPARE: Final = 8 * 1024
+    """What a name leaves for the facts behind it, such as the caller."""
+
+    def __init__(self) -> None:
+        self.left = MAX_SHOWN
+        self.unshown = 0
+        """Characters that had no space."""
+
+    def has_line(self) -> bool:
+        """Whether another line has space, which is used."""
+        self.left -= self.LAYOUT
+        return self.left > 0
+
+    def fit(self, text: str, spare: int = 0) -> str:
+        """The beginning of a text that has space. What is behind it is counted, and never rendered."""
+        for start in range(0, len(text), self.STEP):
+            size = len(visible(text[start : start + self.STEP]))
+            if size > self.left - spare:
+                self.left = min(self.left, spare)
+                self.unshown += len(text) - start
+                return text[:start]
+            self.left -= size
+        return text
+
+
+def shown_question(question: Approval, show: Show = visible) -> ShownQuestion:
+    """The question with hidden characters named, cut where it is too long to be read."""
+    space = _Space()
+    facts: list[tuple[str, str]] = []
+    arguments: list[ShownArgument] = []
+    left_out = 0
+    for label, text in _facts(question):
+        if space.has_line():
+            spare = space.SPARE if label == question.kind else 0
+            facts.append((_fitted(label, space, show), _fitted(text, space, show, spare)))
+        else:
+            space.unshown += len(label) + len(text)
+    for name, value in _decode(question.arguments).items():
+        if space.has_line():
+            arguments.append(_shown_argument(name, value, space, show))
+        else:
+            left_out += 1
+            space.unshown += len(name) + len(_json(value))
+    among = f", {left_out:,} whole arguments among them" if left_out else ""
+    sentence = f"Not all of this call is shown: {space.unshown:,} characters are left out{among}."
+    return ShownQuestion(facts, arguments, sentence if space.unshown else "")
+
+
+def unshown(question: Approval) -> str:
+    """A sentence that counts what a person does not see of a question; empty if everything is shown."""
+    return shown_question(question).unshown
+
+
+def _facts(question: Approval) -> Iterator[tuple[str, str]]:
     note = "no call waits now: its client has given up, and may make the same call again" if question.abandoned else ""
-    found = [
+    own = (
         ("server", question.server),
         (question.kind, question.name),
         ("caller", question.caller),
@@ -68,24 +140,34 @@ def facts(question: Approval, show: Show = visible) -> list[tuple[str, str]]:
         ("note", note),
         ("rule", question.rule or "no rule names it; the default is to ask"),
         ("why", question.why),
-        *((f"member {_json(name)}", _json(value)) for name, value in _decode(question.others).items()),
-    ]
-    return [(show(label), show(_one_line(text))) for label, text in found if text]
+    )
+    yield from ((label, text) for label, text in own if text)
+    for name, value in _decode(question.others).items():
+        yield f"member {_json(name)}", _json(value)
 
 
-def shown_arguments(question: Approval, show: Show = visible) -> list[Shown]:
-    """All arguments, each in full."""
-    return [_shown(name, value, show) for name, value in _decode(question.arguments).items()]
+def _fitted(text: str, space: _Space, show: Show, spare: int = 0) -> str:
+    line = _one_line(text)
+    fitting = space.fit(line, spare)
+    return show(fitting) + _rest(len(line) - len(fitting))
 
 
-def _shown(name: str, value: object, show: Show) -> Shown:
+def _rest(length: int) -> str:
+    return f" … [{length:,} more characters]" if length else ""
+
+
+def _shown_argument(name: str, value: object, space: _Space, show: Show) -> ShownArgument:
     label = name if _PLAIN_NAME.fullmatch(name) else _json(name)
     # A text with several lines is easier to read as such; all other values are shown as JSON, which is exact.
     lines = value.count("\n") + 1 if isinstance(value, str) else 1
     text = value if isinstance(value, str) and lines > 1 else _json(value)
     length = len(value) if isinstance(value, str) else len(text)
-    note = f"{length:,} characters" if lines > 1 or length > LONG else ""
-    return Shown(show(label), show(text), f"{lines} lines, {note}" if lines > 1 else note)
+    notes = [f"{lines:,} lines"] if lines > 1 else []
+    notes += [f"{length:,} characters"] if lines > 1 or length > LONG else []
+    shown_name, fitting = _fitted(label, space, show), space.fit(text)
+    if len(fitting) < len(text):
+        notes.append(f"{len(text) - len(fitting):,} of them not shown")
+    return ShownArgument(shown_name, show(fitting), ", ".join(notes))
 
 
 _decode: Final = msgspec.json.Decoder(dict[str, object]).decode
@@ -101,22 +183,22 @@ def _one_line(text: str) -> str:
 
 def as_lines(question: Approval) -> list[str]:
     """The question as lines of text."""
-    lines = [f"{label}: {text}" for label, text in facts(question)]
-    arguments = shown_arguments(question)
-    lines.append("arguments:" if arguments else "arguments: none")
-    for shown in arguments:
+    asked = shown_question(question)
+    lines = [f"{label}: {text}" for label, text in asked.facts]
+    lines.append("arguments:" if asked.arguments or asked.unshown else "arguments: none")
+    for shown in asked.arguments:
         if "\n" in shown.value:
             lines.append(f"  {shown.name} ({shown.note}):")
             lines += [f"    | {line}" for line in shown.value.split("\n")]
         else:
             note = f" ({shown.note})" if shown.note else ""
             lines.append(f"  {shown.name}{note}: {shown.value}")
-    return lines
+    return [*lines, asked.unshown] if asked.unshown else lines
 
 
 def name_of(server: str, name: str) -> str:
     """What a call is about, in a sentence."""
-    return f"{server}: {visible(_one_line(name))}"
+    return f"{server}: {visible(_one_line(name[:MAX_NAME]))}{_rest(max(0, len(name) - MAX_NAME))}"
 
 
 def outcome(question: Approval) -> str:
@@ -137,10 +219,9 @@ def outcome(question: Approval) -> str:
 
 def form(question: Approval, abandoned: Callable[[], None]) -> Question | None:
     """The question for a client; None if it is too long to be shown in full. `abandoned` as in `Question`."""
-    lines = [f"{ASKS}{question.id})", "", *as_lines(question)]
-    message = "\n".join(lines)
-    if len(message) > MAX_QUESTION:
+    if unshown(question):
         return None
+    message = "\n".join([f"{ASKS}{question.id})", "", *as_lines(question)])
     schema: Params = {
         "type": "object",
         "properties": {
@@ -235,8 +316,8 @@ def too_late(question: Approval, seconds: float) -> Refused:
 
 # ----------------------------------------------------------------------------------------------- the question of a call
 
-MAX_CALL: Final = 1 << 20
-"""Bytes of params of a call that a person is asked about. People do not read more."""
+MAX_CALL: Final = 1 << 18
+"""Bytes of a call that a person is asked about. It is kept until it is answered, and people read far less."""
 _ROUNDS: Final = ("inputResponses", "requestState", "_meta")
 _PROTOCOL: Final = ("io.modelcontextprotocol/", "dev.sluicegate/")
 _CARRIED: Final = frozenset({"progressToken", "traceparent", "tracestate", "baggage"})
@@ -274,16 +355,19 @@ def question_of(exchange: Exchange, target: Target, verdict: Verdict, binding: s
         Refused: the call is too long to be shown.
     """
     now = time.time_ns()
-    arguments = msgspec.json.encode(as_object(exchange.params.get("arguments")) or {}).decode()
+    arguments = msgspec.json.encode(as_object(exchange.params.get("arguments")) or {})
     row = METHODS.get(exchange.method)
     shown = ("arguments", row.target if row is not None else None, *_rounds(exchange))
     rest = {k: value for k, value in exchange.params.items() if k not in shown}
     if meta := _own_meta(exchange):
         rest["_meta"] = meta
-    others = msgspec.json.encode(rest).decode()
-    if len(arguments) + len(others) > MAX_CALL:
-        name = name_of(target.server, target.name)
-        raise Refused(f"{name} needs the approval of a person, and is too long to be shown to one.")
+    others = msgspec.json.encode(rest)
+    size = len(arguments) + len(others) + len(target.name.encode("utf-8", "surrogatepass"))
+    if size > MAX_CALL:
+        raise Refused(
+            f"{name_of(target.server, target.name)} needs the approval of a person, and with {size:,} bytes is too "
+            f"long to be shown to one; at most {MAX_CALL:,} are. Nothing was run."
+        )
     return Approval(
         id=new_id(),
         run=run,
@@ -295,8 +379,8 @@ def question_of(exchange: Exchange, target: Target, verdict: Verdict, binding: s
         kind=target.kind,
         name=target.name,
         definition=target.definition,
-        arguments=arguments,
-        others=others,
+        arguments=arguments.decode(),
+        others=others.decode(),
         rule=verdict.rule,
         why=verdict.why,
         asked=now,

@@ -102,6 +102,7 @@ def mount_settings(server: ServerConfig, config: GatewayConfig) -> MountSettings
         queue_wait=own.queue_wait,
         timeout=own.timeout,
         longest_call=own.longest_call,
+        hang_after=own.hang_after,
         tool_timeouts=tuple(own.tool_timeouts.items()),
         fetched_by=server.fetched_by,
         opens_within=server.opens_within,

@@ -1,4 +1,4 @@
-"""The calls to one server: limited, timed, counted, and repeated where that is safe (threats R1, R12)."""
+"""The calls to one server: limited, timed, counted, repeated where that is safe (threats R1, R12, R36)."""
 
 import asyncio
 from collections import Counter
@@ -17,7 +17,7 @@ from sluicegate.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from sluicegate.exchange import NOBODY, Caller, Connection, Exchange, Handler
+from sluicegate.exchange import NOBODY, Caller, Connection, Exchange, Handler, WithSession
 from sluicegate.hub.call_sink import PROGRESS, CallSink
 from sluicegate.hub.mount_settings import Figures, MountSettings
 from sluicegate.hub.supervise import CircuitBreaker, is_away, is_undelivered, out_of_reach
@@ -38,7 +38,7 @@ from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.protocol.tasks import may_have_tasks, without_tasks
 from sluicegate.protocol.translate.content import without
-from sluicegate.protocol.versions import LATEST_VERSION, REVISIONS, Revision
+from sluicegate.protocol.versions import LATEST_VERSION, REVISIONS, SESSION_VERSIONS, Revision
 from sluicegate.runtime.deadlines import Deadline, DeadlineExceeded, Deadlines
 from sluicegate.runtime.quota import ConcurrencyLimit
 from sluicegate.runtime.task_scope import TaskScope
@@ -56,9 +56,8 @@ _ACTING: Final = frozenset({"tools/call", "tasks/update"})
 """Methods with effects, as those of unknown extensions may have; all others may be sent twice."""
 
 
-HUNG_AFTER: Final = 3
-"""Calls in a row without an answer in time, after which a server is pinged."""
-PING_TIMEOUT: Final = 5.0
+PINGS: Final = 2
+"""Pings in a row without an answer, after which a server hangs."""
 WAITING_PROGRESS: Final = 2.0
 """Seconds between two progress notifications to a caller that waits for a server to start."""
 
@@ -103,15 +102,18 @@ class Calls:
         self.tasks = LegacyTasks(name, self.lost)
         self._name = name
         self._server = server
-        self._deadlines = Deadlines()
-        self._unanswered = 0
-        """Calls in a row that the server did not answer in time."""
-        self._is_pinging = False
+        self._deadlines = Deadlines(settings.hang_after, self._suspect)
+        self._silent: Deadline | None = None
+        """The call whose silence is to be looked into."""
+        self._suspicion = asyncio.Event()
+        self._hung: tuple[Connection, UpstreamTimeout] | None = None
+        """The last connection that was given up because the server hung."""
 
     def adjust(self, settings: MountSettings) -> None:
         """Apply other settings to new calls; those in progress keep theirs."""
         self.settings = settings
         self.label = settings.prefix or self._name
+        self._deadlines.hang_after = settings.hang_after
         self.limit.adjust(settings.concurrency, settings.queue, settings.queue_wait)
 
     def know_caller(self, caller: Caller) -> None:
@@ -250,7 +252,7 @@ class Calls:
                 check()
             with sink:
                 reply = await self._send(exchange, params, connection, sink)
-            self._unanswered = 0
+            self._deadlines.heard = monotonic()
             if not self.circuit.is_calm:
                 self.circuit.succeeded(monotonic())
             if sink.lacking is not None:
@@ -262,12 +264,15 @@ class Calls:
             figures.errors += 1
             await self._note(problem, connection)
             if before is not None or not self._may_repeat(exchange, params, problem):
+                if self._hung is not None and self._hung[0] is connection:
+                    problem = self._hung[1]
                 raise _in_doubt(exchange, problem) from problem.__cause__
+        except asyncio.CancelledError:
+            self._suspect(sink)  # Clients often give up before the deadline.
+            raise
         except DeadlineExceeded:
             figures.errors += 1
-            self._unanswered += 1
-            if self._unanswered >= HUNG_AFTER and not self._is_pinging:
-                await self._ping(connection)
+            self._suspect(sink)
             raise _in_doubt(exchange, self._missed(sink)) from None
         finally:
             figures.seconds += (now := monotonic()) - began - (sink.asked_for(now) if sink.questions else 0.0)
@@ -320,23 +325,45 @@ class Calls:
             if problem.reason == "backend_auth" and connection is self._server.connection:
                 self.circuit.unreachable(problem, now)
 
-    async def _ping(self, connection: Connection) -> None:
-        """Reconnect if the server does not even answer a ping; any answer will do."""
-        self._is_pinging = True
-        try:
-            async with asyncio.timeout(PING_TIMEOUT):
-                # 2026-07-28 has no ping.
-                method = "ping" if self.is_session_era else "server/discover"
-                await connection(Exchange(method, {}, NOBODY, ClientProfile()))
-            self._unanswered = 0
-        except TimeoutError:
-            what = f"{self._unanswered} calls in a row, nor a ping within {PING_TIMEOUT:g} s"
-            self._unanswered = 0
-            self._server.reconnect(connection, UpstreamTimeout(f"{self._name} hangs: it did not answer {what}."))
-        except UpstreamError:
-            pass  # It is gone, which is noticed anyway.
-        finally:
-            self._is_pinging = False
+    def _suspect(self, call: Deadline) -> None:
+        """Have the server pinged: a call got no answer, and its caller is not being asked."""
+        if not call.waits:
+            self._silent = call
+            self._suspicion.set()
+
+    async def watch(self, connection: Connection) -> None:
+        """Ping the server whenever it is silent; if it does not answer, connect again as after a crash."""
+        while True:
+            self._suspicion.clear()
+            await self._suspicion.wait()
+            if await self._is_hung(connection):
+                seconds = self.settings.ping_timeout
+                what = f"neither a call nor {PINGS} pings within {seconds:g} s each"
+                problem = UpstreamTimeout(f"{self._name} hangs: it answered {what} (see `hang_after`).")
+                self._hung = connection, problem
+                self._server.reconnect(connection, problem)
+                return
+
+    async def _is_hung(self, connection: Connection) -> bool:
+        """Whether the server does not even answer pings; any answer will do."""
+        silent = self._silent
+        version = silent.revision.version if isinstance(silent, CallSink) else LATEST_VERSION
+        in_session = self.is_session_era or (version in SESSION_VERSIONS and isinstance(connection, WithSession))
+        # 2026-07-28 has no ping.
+        ping = Exchange("ping" if in_session else "server/discover", {}, NOBODY, ClientProfile(version))
+        for _ in range(PINGS):
+            began = monotonic()
+            try:
+                async with asyncio.timeout(self.settings.ping_timeout):
+                    await connection(ping)
+                self._deadlines.heard = monotonic()
+                return False
+            except TimeoutError:
+                if self._deadlines.heard >= began:
+                    return False  # It answered a call meanwhile.
+            except UpstreamError:
+                return False  # It is gone, which is noticed anyway.
+        return True
 
     def _failed(self, problem: UpstreamError, connection: Connection) -> None:
         if connection is self._server.connection:  # Else it is about an earlier connection.

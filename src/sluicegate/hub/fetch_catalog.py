@@ -22,6 +22,7 @@ from sluicegate.errors import (
     UpstreamTimeout,
 )
 from sluicegate.exchange import NOBODY, Connection, Exchange
+from sluicegate.hub.calls import is_closed
 from sluicegate.hub.catalog import (
     GATEWAY,
     KINDS,
@@ -65,6 +66,9 @@ LISTENS_WITHIN: Final = 1.0
 REST_FACTOR: Final = 10
 """The pause before lists are fetched again, in multiples of the CPU time that they took before: a server with long
 lists that always change gets a tenth of the time. For most servers `debounce` is longer."""
+
+LATER_LISTS: Final = 5.0
+"""Seconds for each further list after one that did not come in time."""
 
 MAX_NAMED: Final = 5
 """Faulty entries that are named in a finding."""
@@ -141,6 +145,8 @@ class _Faults(msgspec.Struct):
     malformed: list[str] = []
     mended: list[str] = []
     lightened: list[str] = []
+    opened: list[str] = []
+    """Tools without `inputSchema`."""
     looping: int = 0
     """How many passed too many gateways."""
 
@@ -151,6 +157,7 @@ class _Faults(msgspec.Struct):
             f"left out of its {which}, as malformed": self.malformed,
             f"members left out of its {which}, as malformed": self.mended,
             f"members left out of its {which}, as too large": self.lightened,
+            f"without inputSchema among its {which}, offered with any arguments": self.opened,
         }
         sentences = [f"{what}: {_named(entries)}." for what, entries in kinds.items() if entries]
         if self.looping:
@@ -164,26 +171,51 @@ def _named(entries: list[str]) -> str:
     return ", ".join(entries[:MAX_NAMED]) + more
 
 
-async def fetch_offer(name: str, connection: Connection, limits: OfferLimits, turns: Turns | None = None) -> Offer:
-    """The offer of a server, within the limits.
+async def fetch_offer(
+    name: str,
+    connection: Connection,
+    limits: OfferLimits,
+    turns: Turns | None = None,
+    *,
+    before: Offer | None = None,
+    seconds: float | None = None,
+) -> Offer:
+    """The offer of a server, within the limits. A list that cannot be fetched in time stays as it was `before`.
 
     Raises:
-        UpstreamError: it went away, or refused a list that it announced.
+        UpstreamError: it went away, or none of the lists that it announced can be fetched.
+        RemoteProtocolError: none of them can be read.
     """
     fetching = _Fetching(name, connection, limits, turns or Turns())
     found: dict[str, Entries] = {}
+    problems: dict[str, UpstreamError | RemoteProtocolError] = {}
     for which, each in LISTS.items():
-        if each.capability in connection.discovery.capabilities and not fetching.is_full:
-            found[which] = await fetching.fetch(which, each)
+        if each.capability not in connection.discovery.capabilities or fetching.is_full:
+            continue
+        try:
+            async with asyncio.timeout(seconds):
+                found[which] = await fetching.fetch(which, each)
+        except TimeoutError:
+            problems[which] = UpstreamTimeout(f"{name} did not return its lists within {seconds:g} s.")
+            seconds = min(seconds or LATER_LISTS, LATER_LISTS)
+        except (UpstreamError, RemoteProtocolError) as problem:
+            problems[which] = problem
+        if which in problems:
+            if await is_closed(connection):
+                raise problems[which]
+            found[which] = getattr(before or Offer(), which)
+    if problems and len(problems) == len(found):
+        raise next(iter(problems.values()))
     # The shortest lifetime counts, and the cache is public only if all lists are.
     return Offer(
         **found,
-        ttl_ms=min((ttl for ttl, _ in fetching.lives), default=0),
+        ttl_ms=0 if problems else min((ttl for ttl, _ in fetching.lives), default=0),
         is_public=bool(fetching.lives) and all(public for _, public in fetching.lives),
         takes_tasks=_takes_tasks(connection.discovery),
         is_gateway=fetching.is_gateway,
         findings=tuple(fetching.findings),
         extensions=offered_by(connection.discovery),
+        failures={which: str(problem) for which, problem in problems.items()},
     )
 
 
@@ -228,13 +260,18 @@ class _Fetching:
                 self._turns.end()
                 break
             await self._turns.share()
-            entries = entries_of(found.pop(each.found_in, None))
+            entries = entries_of(listed := found.pop(each.found_in, None))
             # Long members, which we do not use, stay encoded.
             page = {key: value_of(value) if len(memoryview(value)) <= REST else value for key, value in found.items()}
             self.lives.append(_life_of(page))
             self.is_gateway = self.is_gateway or GATEWAY in (as_object(page.get("_meta")) or {})
             if entries is not None:
                 page[each.found_in] = await self._fitting(each, entries, faults)
+            elif listed is None or bytes(listed) == b"null":
+                self._leave_out(f"its answer to {each.method} has no {each.found_in}, which is read as an empty list.")
+                page[each.found_in] = []
+            else:
+                page[each.found_in] = listed  # Whatever it is, it is no list.
             params = gathering.add(page)
             self._turns.end()
             if len(gathering.items) > most:
@@ -283,6 +320,9 @@ class _Fetching:
                 except InvalidParams:
                     faults.looping += 1
                     continue
+            if each.shape is ToolShape and (members := as_object(entry)) and members.get("inputSchema") is None:
+                entry = {**members, "inputSchema": {"type": "object"}}
+                faults.opened.append(_name_in(data, each.member))
             try:
                 read = shaped(entry, each.shape)
             except msgspec.ValidationError as problem:
@@ -389,56 +429,70 @@ class Lists:
     async def follow(
         self, offer: Offer, on_change: Callable[[Offer], None], on_notice: Callable[[frozenset[str]], None]
     ) -> None:
-        """Fetch the lists whenever they changed, and retry until that succeeds: the server notifies only once.
+        """Fetch the lists whenever they changed, and retry until all succeed: the server notifies only once.
 
         `on_change` gets each new offer, `on_notice` the notifications of lists that turned out to be the same.
         """
         pause = FIRST_RETRY
         name, problems = self._reachability.name, set[str]()
+        problem = _without_some(name, offer)
         while True:
-            await self._stale.wait()
+            if problem is None:
+                await self._stale.wait()
+            else:
+                # The same failure is logged once.
+                if str(problem) not in problems:
+                    problems.add(str(problem))
+                    log.warning("%s: lists could not be fetched: %s", name, problem)
+                self._reachability.unfetched(problem)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        # Notices are about the lists that work; a server without any is left alone.
+                        await (self._stale if offer.failures else asyncio.Event()).wait()
+                pause = min(pause * 2, MAX_RETRY)
             await asyncio.sleep(max(self._settings().debounce, self._took * REST_FACTOR))
             self._stale.clear()
             notices = frozenset(self._notices)
             self._notices.clear()
             before = offer
             try:
-                offer = await self._fetch()
-            except UpstreamError as problem:
-                # The same failure is logged once.
-                if str(problem) not in problems:
-                    problems.add(str(problem))
-                    log.warning("%s: its lists could not be fetched again: %s", name, problem)
-                self._reachability.unfetched(problem)
+                offer = await self._fetch(before)
+            except UpstreamError as error:
+                problem = error
                 self._notices |= notices
-                self._stale.set()
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, MAX_RETRY)
                 continue
-            pause = FIRST_RETRY
-            if problems:
-                problems.clear()
-                log.warning("%s: its lists can be fetched again, and are up to date.", name)
-            self._reachability.fetched()
+            problem = _without_some(name, offer)
+            if problem is None:
+                pause = FIRST_RETRY
+                if problems:
+                    problems.clear()
+                    log.warning("%s: its lists can be fetched again, and are up to date.", name)
+                self._reachability.fetched()
             if offer != before:
                 on_change(offer)
             if same := notices - changed_lists(before, offer):
                 on_notice(same)
 
-    async def _fetch(self) -> Offer:
-        name, settings = self._reachability.name, self._settings()
-        seconds, turns = settings.offer_timeout, Turns()
+    async def _fetch(self, before: Offer | None = None) -> Offer:
+        name, settings, turns = self._reachability.name, self._settings(), Turns()
+        seconds = settings.offer_timeout
         try:
-            async with asyncio.timeout(seconds):
-                return await fetch_offer(name, self._connection, settings.offers, turns)
-        except TimeoutError:
-            raise UpstreamTimeout(f"{name} did not return its lists within {seconds:g} s.") from None
+            return await fetch_offer(name, self._connection, settings.offers, turns, before=before, seconds=seconds)
         except (UpstreamProtocolError, RemoteProtocolError) as problem:
             # The server's own text stays in the details: the sentence must be safe to show.
             details = f" ({problem.message}){problem.details if isinstance(problem, UpstreamError) else ''}"
             raise UpstreamProtocolError(f"{name} did not return valid lists.", details=details) from None
         finally:
             self._took = turns.seconds
+
+
+def _without_some(name: str, offer: Offer) -> UpstreamError | None:
+    """The problem of an offer in which lists are missing."""
+    if not offer.failures:
+        return None
+    which, why = " and ".join(offer.failures), "; ".join(offer.failures.values())
+    problem = f"{name} did not return its {which}; everything else of it works."
+    return UpstreamProtocolError(problem, details=f" ({why})", data={"lists": list(offer.failures)})
 
 
 def _supported_changes(connection: Connection) -> Params:

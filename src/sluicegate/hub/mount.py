@@ -38,6 +38,9 @@ log = logging.getLogger("sluicegate")
 INSTALLS_AFTER: Final = 3.0
 """Seconds of silence after which a program such as npx is assumed to be fetching the server."""
 
+SHOWN_AFTER_HANG: Final = 600.0
+"""Seconds for which a server that works again is shown to have hung."""
+
 REQUESTED_RETRY_WITHIN: Final = 3.0
 """Seconds that a call of an unknown tool waits for a server that may have it."""
 
@@ -98,6 +101,7 @@ class Mount:
         self._lists: Lists | None = None
         self._successor: Mount | None = None
         self._hung: UpstreamError | None = None
+        self._hung_at = -SHOWN_AFTER_HANG
         self._is_leaving = False
         self._is_pausing = False
         self._has_run = False
@@ -130,6 +134,8 @@ class Mount:
             return fetching(self.name, settings.fetched_by, seconds, settings.opens_within)
         if self.state is MountState.FAILED:
             return f"{self._sentence} {tried_singly(seconds, settings.restarted_by, is_light=settings.is_light)}"
+        if self.state is MountState.READY and time.monotonic() - self._hung_at < SHOWN_AFTER_HANG:
+            return f"{self._sentence} It was restarted because it answered neither calls nor pings (see `hang_after`)."
         return self._sentence
 
     @property
@@ -281,6 +287,7 @@ class Mount:
                     installing.cancel()
                     self.calls.tasks.begin(tasks)
                     self._connected(connection, offer)
+                    tasks.start(self.calls.watch(connection))
                     tasks.start(lists.follow(offer, self._offers, partial(self._on_list_notice, self)))
                     await self._attend(connection, tasks)
                 return await self._end_of(connection)
@@ -421,7 +428,10 @@ class Mount:
         if self.connection is connection:
             self.connection = None
             self._last_seen = time.monotonic()
-            self._enter(MountState.DEGRADED, f"{self.name} went away and will be reconnected.")
+            if self._hung is not None:
+                self._hung_at = time.monotonic()
+            why = f"{self.name} went away" if self._hung is None else self._hung.message.rstrip(".")
+            self._enter(MountState.DEGRADED, f"{why} and will be reconnected.")
 
     def reconnect(self, connection: Connection, problem: UpstreamError | None = None) -> None:
         """Connect again, if this is still the connection; because of a problem, as after a crash."""

@@ -27,6 +27,9 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True):
     queue_wait: float = QUEUE_WAIT
     timeout: float = 120.0
     longest_call: float = 3600.0
+    hang_after: float = 15.0
+    """Seconds of silence during a call after which the server is pinged."""
+    ping_timeout: float = 5.0
     tool_timeouts: Sequence[tuple[str, float]] = ()
     fetched_by: str = ""
     """The program that may have to download it first, such as npx."""

@@ -284,7 +284,9 @@ def tried_singly(seconds: float, restarted_by: str, *, is_light: bool) -> str:
 def without_lists(name: str, problem: UpstreamError, explain: Explain, since: float) -> MountCondition:
     """The state of a server that is reachable but whose lists cannot be fetched."""
     again = f"Its lists stay as they were and are fetched again within {MAX_RETRY:g} s."
-    return MountCondition(MountState.DEGRADED, f"{told_of(name, explain(problem))} {again}", since, problem)
+    # The rest runs if only some lists are missing: nothing to explain, whatever its words remind of.
+    cause = problem.message if "lists" in problem.data else told_of(name, explain(problem))
+    return MountCondition(MountState.DEGRADED, f"{cause} {again}", since, problem)
 
 
 def told_of(name: str, cause: str) -> str:

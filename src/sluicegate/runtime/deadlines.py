@@ -1,9 +1,11 @@
 """Deadlines of many calls, checked by one timer: a timer per call would cost more than the rest of the call.
 
-Progress extends the deadline of a call by its full timeout, up to a final end.
+Progress extends the deadline of a call by its full timeout, up to a final end. The same timer notices silence.
 """
 
 import asyncio
+import math
+from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
 from typing import ClassVar, Final
@@ -75,7 +77,12 @@ class Deadline(msgspec.Struct, eq=False):
 class Deadlines:
     """The deadlines of the calls to one server."""
 
-    def __init__(self) -> None:
+    def __init__(self, hang_after: float = math.inf, on_silence: "Callable[[Deadline], None] | None" = None) -> None:
+        """`on_silence` gets a call without a sign of the server for `hang_after` seconds, at each check."""
+        self.hang_after = hang_after
+        self.heard = 0.0
+        """When the server last answered anything."""
+        self._on_silence = on_silence
         self.running: set[Deadline] = set()
         self.timer: asyncio.TimerHandle | None = None
         self.loop: asyncio.AbstractEventLoop | None = None  # Kept: asking for it is a system call.
@@ -83,6 +90,7 @@ class Deadlines:
     def look(self) -> None:
         """Cancel the calls whose time is over, and check again after a tick."""
         now = monotonic()
+        silent_since = now - self.hang_after
         for deadline in self.running:
             if deadline.is_over or (deadline.waits and not deadline.ends_though_it_waits):
                 continue
@@ -92,5 +100,7 @@ class Deadlines:
             if (deadline.expires <= now or deadline.ends <= now) and deadline.task is not None:
                 deadline.is_over = True
                 deadline.task.cancel()
+            elif max(deadline.expires - deadline.seconds, self.heard) <= silent_since and self._on_silence is not None:
+                self._on_silence(deadline)
         # Without calls there is no timer, so an idle process sleeps.
         self.timer = asyncio.get_running_loop().call_later(TICK, self.look) if self.running else None

@@ -40,6 +40,8 @@ class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
     arguments: Params
     reason: str
     """Why it is asked: what the rule says, and where it is."""
+    rule: str = ""
+    """The rule that asks, and where it is; empty if no rule names the call."""
     annotations: Mapping[str, object]
     """What the server says about the tool, such as `readOnlyHint`. It may be wrong."""
     agent: str
@@ -173,6 +175,7 @@ class Permissions:
             kind=question.kind,
             arguments=as_object(exchange.params.get("arguments")) or {},
             reason=f"{question.why or 'A rule says that a person is asked.'}{where}",
+            rule=question.rule,
             annotations=as_object(self._about(name).get("annotations")) or {},
             agent=agent,
             own=question.name,

@@ -102,6 +102,8 @@ class DualEra:
             return self._call_in_session(exchange) if _may_use_session(exchange) else self._modern(exchange)
         if method == "tools/list" and self._session is not None and "cursor" not in exchange.params:
             self._doubt()  # The tools of the session may have changed, too.
+        elif method == "ping":  # Only a session has it; of two processes, it is the one that may hang.
+            return (self._session or self._modern)(exchange)
         elif method == "logging/setLevel":
             return self._keep_level(exchange)
         elif method == "subscriptions/listen" and self._lacks_updates(exchange.params):

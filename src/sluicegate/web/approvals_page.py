@@ -3,11 +3,15 @@
 A person logs in with a one-time link that `sluicegate approvals --link` prints, so only people who can use the commands
 of this folder get in. Everything that is shown comes from others and is escaped (T29).
 
+Each login has a page of its own, at a random path. Browsers send a cookie to every port of a host, so other local
+servers would get one for a known path, and could answer with it (T40).
+
 On our own HTTP server rather than a web framework: three routes need no router and no template engine, and the checks
 of Host and Origin are those of the endpoint for clients.
 """
 
 import hmac
+import re
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping
@@ -23,12 +27,16 @@ from sluicegate.downstream.http_guard import HostPolicy
 from sluicegate.errors import StateUnavailable
 from sluicegate.gate.approval_text import ANSWERS, MAX_REASON, outcome
 from sluicegate.store.base import ApprovalAnswer
-from sluicegate.web.html import HEADERS, document, notice, question_form, questions_list
+from sluicegate.web.html import HEADERS, UNSHOWN, document, notice, question_form, questions_list
 
 PATH: Final = "/approvals"
+"""Where people log in. The page of each login is below it."""
 SESSION: Final = 12 * 3600.0
 """Seconds until a person has to log in again."""
 MAX_SESSIONS: Final = 100
+MAX_FORMS: Final = 20
+"""Questions on one page; each of them is bounded by `MAX_SHOWN`."""
+_PAGE: Final = re.compile(rf"{PATH}(?:/([A-Za-z0-9_-]{{43}}))?")
 _COOKIE: Final = "sluicegate_approvals"
 _LOGIN: Final = "To answer questions here, open the link that this command prints:"
 _COMMAND: Final = "sluicegate approvals --link"
@@ -60,6 +68,8 @@ async def approvals_page(operations: FolderOperations, *, port: int = 4748, by: 
 
 
 class _Session(msgspec.Struct):
+    path: str
+    cookie: str
     csrf: str
     ends: float
 
@@ -71,28 +81,30 @@ class _Requests:
         self._operations = operations
         self._by = by
         self._sessions: dict[str, _Session] = {}
+        """By the random part of their paths."""
         self._hosts = HostPolicy()
 
     async def __call__(self, request: http1.Request) -> None:
         refusal = self._hosts.check(request.headers)
+        page = _PAGE.fullmatch(request.path)
         if refusal is not None:
             _respond(request, refusal.status, notice(refusal.sentence))
-        elif request.path != PATH:
+        elif page is None:
             _respond(request, 404, notice("There is nothing here."))
         elif request.method not in ("GET", "POST"):
             _respond(request, 405, notice("This page takes GET and POST."), ("Allow", "GET, POST"))
         else:
             try:
-                await self._answer(request)
+                await self._answer(request, page[1])
             except StateUnavailable as problem:
                 _respond(request, 503, notice(problem.message))
 
-    async def _answer(self, request: http1.Request) -> None:
+    async def _answer(self, request: http1.Request, place: str | None) -> None:
         query = _form(request.query)
-        if request.method == "GET" and "key" in query:
+        if place is None and request.method == "GET" and "key" in query:
             await self._log_in(request, query["key"])
             return
-        session = self._session(request)
+        session = self._session(request, place)
         if session is None:
             _respond(request, 401, notice(_LOGIN, _COMMAND))
         elif request.method == "GET":
@@ -107,35 +119,37 @@ class _Requests:
             _respond(request, 401, notice(f"This link was used already, or is too old. {_LOGIN}", _COMMAND))
             return
         now = time.monotonic()
-        for token in [token for token, session in self._sessions.items() if session.ends <= now]:
-            del self._sessions[token]
+        for place in [place for place, session in self._sessions.items() if session.ends <= now]:
+            del self._sessions[place]
         if len(self._sessions) >= MAX_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
-        token = secrets.token_urlsafe(32)
-        self._sessions[token] = _Session(secrets.token_urlsafe(32), now + SESSION)
-        # Not Secure: this is plain HTTP on this machine. Another program at another local port may get the cookie if
-        # the person opens a page there, which is why the path is part of it.
-        cookie = f"{_COOKIE}={token}; Path={PATH}; Max-Age={SESSION:.0f}; HttpOnly; SameSite=Strict"
-        _respond(request, 303, b"", ("Location", PATH), ("Set-Cookie", cookie))
+        place, cookie, csrf = (secrets.token_urlsafe(32) for _ in range(3))
+        session = self._sessions[place] = _Session(f"{PATH}/{place}", cookie, csrf, now + SESSION)
+        # Not Secure: this is plain HTTP on this machine.
+        cookie = f"{_COOKIE}={cookie}; Path={session.path}; Max-Age={SESSION:.0f}; HttpOnly; SameSite=Strict"
+        _respond(request, 303, b"", ("Location", session.path), ("Set-Cookie", cookie))
 
-    def _session(self, request: http1.Request) -> _Session | None:
-        for part in (request.headers.get("cookie") or "").split(";"):
-            name, _, value = part.strip().partition("=")
-            session = self._sessions.get(value) if name == _COOKIE else None
-            if session is not None and time.monotonic() < session.ends:
-                return session
-        return None
+    def _session(self, request: http1.Request, place: str | None) -> _Session | None:
+        session = self._sessions.get(place or "")
+        if session is None or session.ends <= time.monotonic():
+            return None
+        cookies = (part.strip().partition("=") for part in (request.headers.get("cookie") or "").split(";"))
+        known = session.cookie.encode()
+        return session if any(n == _COOKIE and hmac.compare_digest(v.encode(), known) for n, _, v in cookies) else None
 
     # ---------------------------------------------------------------------------------------------------- answers
 
     async def _page(self, session: _Session, query: Mapping[str, str]) -> bytes:
         now = time.time_ns()
+        questions = await self._operations.approvals()
         forms = [
             question_form(question, session.csrf, (question.deadline - now) // 10**9)
-            for question in await self._operations.approvals()
+            for question in questions[:MAX_FORMS]
         ]
         told = await self._operations.approval(query["answered"]) if "answered" in query else None
-        return document(questions_list(forms, "" if told is None else outcome(told)), refresh=not forms)
+        return document(
+            questions_list(forms, "" if told is None else outcome(told), len(questions) - len(forms)), refresh=not forms
+        )
 
     async def _decide(self, request: http1.Request, session: _Session) -> None:
         if (request.headers.get("content-type") or "").split(";")[0].strip() != "application/x-www-form-urlencoded":
@@ -152,9 +166,13 @@ class _Requests:
             return
         scope = ANSWERS[chosen]
         reason = form.get("reason", "")[:MAX_REASON] if scope is None else ""
+        answer = ApprovalAnswer(scope=scope, by=self._by, way="page", reason=reason)
+        decided = await self._operations.decide(question_id, answer, accepts_unshown=UNSHOWN in form)
+        if decided.unshown:
+            _respond(request, 400, notice(f"{decided.unshown} Load the page again and accept this with your answer."))
+            return
         # Whether it was the first answer is seen on the page that follows.
-        await self._operations.decide(question_id, ApprovalAnswer(scope=scope, by=self._by, way="page", reason=reason))
-        _respond(request, 303, b"", ("Location", f"{PATH}?{urlencode({'answered': question_id})}"))
+        _respond(request, 303, b"", ("Location", f"{session.path}?{urlencode({'answered': question_id})}"))
 
 
 def _form(text: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from sluicegate.gate.approval_text import ANSWERS, MAX_REASON, facts, shown_arguments
+from sluicegate.gate.approval_text import ANSWERS, MAX_REASON, shown_question
 from sluicegate.store.base import Approval
 from sluicegate.text.visible_text import HIDDEN
 
@@ -47,6 +47,9 @@ HEADERS: Final = (
 )
 """Of every answer."""
 
+UNSHOWN: Final = "unshown"
+"""The field of a form that says yes to what is not shown."""
+
 REFRESH: Final = 3
 """Seconds until a page without questions is loaded again. One with questions is not: a reason may be half written."""
 
@@ -80,22 +83,31 @@ def notice(sentence: str, command: str = "") -> bytes:
     return document(f"<p>{shown(sentence)}</p>" + (f"\n<pre>{shown(command)}</pre>" if command else ""))
 
 
-def questions_list(forms: Sequence[str], told: str) -> str:
-    """The body of the page: what became of the last question, and the open ones."""
+def questions_list(forms: Sequence[str], told: str, further: int = 0) -> str:
+    """The body of the page: what became of the last question, the open ones, and how many `further` ones wait."""
     parts = [f'<p class="told">{shown(told)}</p>'] if told else []
     parts += forms or ["<p>Nothing waits for approval. This page looks again every few seconds.</p>"]
+    if further:
+        parts.append(f"<p>{further:,} more wait, and are shown here when these are answered.</p>")
     if forms:
-        parts.append('<p><a href="/approvals">Load the page again</a> to see whether there are more.</p>')
+        parts.append('<p><a href="?">Load the page again</a> to see whether there are more.</p>')
     return "\n".join(parts)
 
 
 def question_form(question: Approval, csrf: str, seconds: int) -> str:
-    """A question with everything that a person should see, and the answers."""
-    listed = "\n".join(f"<dt>{label}</dt><dd>{text}</dd>" for label, text in facts(question, shown))
+    """A question with everything that a person should see, and the answers. Its forms lead to the page they are on."""
+    asked = shown_question(question, shown)
+    listed = "\n".join(f"<dt>{label}</dt><dd>{text}</dd>" for label, text in asked.facts)
     arguments = "\n".join(
         f"<h3>{each.name}{f' <small>{escape(each.note)}</small>' if each.note else ''}</h3>\n<pre>{each.value}</pre>"
-        for each in shown_arguments(question, shown)
+        for each in asked.arguments
     )
+    warning = accept = ""
+    if asked.unshown:
+        warning = f'<p class="told"><strong>{escape(asked.unshown)}</strong></p>\n'
+        accept = (
+            f'<label><input type="checkbox" name="{UNSHOWN}" value="yes" required> Also what is not shown</label>\n'
+        )
     hidden = (
         f'<input type="hidden" name="csrf" value="{escape(csrf)}">'
         f'<input type="hidden" name="id" value="{escape(question.id)}">'
@@ -111,10 +123,10 @@ def question_form(question: Approval, csrf: str, seconds: int) -> str:
 {listed}
 </dl>
 {arguments or "<p>It has no arguments.</p>"}
-<form method="post" action="/approvals">{hidden}
-{buttons}
+{warning}<form method="post" action="?">{hidden}
+{accept}{buttons}
 </form>
-<form method="post" action="/approvals">{hidden}
+<form method="post" action="?">{hidden}
 <input name="reason" maxlength="{MAX_REASON}" placeholder="Reason, for the model" aria-label="Reason">
 <button name="answer" value="no">No</button>
 </form>
