@@ -155,8 +155,14 @@ class Rules:
         """A digest of the rules; equal rules have the same one."""
         self.rules = tuple(_compiled(rule, self.names) for rule in self.config.rules)
         action = self.config.default
-        self.default = Verdict(action, why="" if action == "allow" else _NOT_NAMED)
-        self.can_hide = action == "deny" or any(rule.verdict.action == "deny" for rule in self.rules)
+        self.default = Verdict(action, self.config.file, "" if action == "allow" else _NOT_NAMED)
+        self.floors = tuple(Rules(each, names=names) for each in self.config.floors)
+        """The rules of single files of the user: the strictest verdict counts."""
+        self.can_hide = (
+            action == "deny"
+            or any(rule.verdict.action == "deny" for rule in self.rules)
+            or any(floor.can_hide for floor in self.floors)
+        )
         """Whether anything may be denied outright."""
         self._by_server: dict[str, tuple[CompiledRule, ...]] = {}
         self._has_callers = any(rule.callers or rule.groups for rule in self.rules)
@@ -225,22 +231,35 @@ class Rules:
 def judge(rules: Rules, caller: Caller, target: Target, arguments: Mapping[str, object]) -> Verdict:
     """What the rules say about a call: the verdict of the first rule that matches, else the default."""
     found = rules.applicable(caller, target)
+    verdict = found.otherwise
     for rule in found.conditional:
         if rule.holds(target, arguments):
-            return rule.verdict
-    return found.otherwise
+            verdict = rule.verdict
+            break
+    for floor in rules.floors:
+        verdict = _stricter(verdict, judge(floor, caller, target, arguments))
+    return verdict
 
 
 def is_hidden(rules: Rules, caller: Caller, target: Target) -> bool:
     """Whether it is denied whatever the arguments: absent from lists, and unknown when called (T33)."""
     found = rules.applicable(caller, target)
-    return found.otherwise.action == "deny" and all(rule.verdict.action == "deny" for rule in found.conditional)
+    if found.otherwise.action == "deny" and all(rule.verdict.action == "deny" for rule in found.conditional):
+        return True
+    return any(is_hidden(floor, caller, target) for floor in rules.floors)
 
 
 def possible_verdicts(rules: Rules, caller: Caller, target: Target) -> list[Verdict]:
     """All verdicts that calls of the target can get, depending on their arguments."""
     found = rules.applicable(caller, target)
-    return [*(rule.verdict for rule in found.conditional), found.otherwise]
+    possible = [*(rule.verdict for rule in found.conditional), found.otherwise]
+    for floor in rules.floors:
+        possible = [_stricter(each, own) for own in possible_verdicts(floor, caller, target) for each in possible]
+    return possible
+
+
+def _stricter(verdict: Verdict, other: Verdict) -> Verdict:
+    return other if _STRICTNESS[other.action] > _STRICTNESS[verdict.action] else verdict
 
 
 def mismatch(rules: Rules, rule: CompiledRule, caller: Caller, target: Target, arguments: Mapping[str, object]) -> str:
@@ -307,7 +326,7 @@ def verdict_of(rules: Rules, exchange: Exchange, caller: Caller) -> Verdict:
         verdict = judge(rules, caller, target, cast(Mapping[str, object], arguments) if is_object else {})
         if exchange.is_extension and target.kind != "method":
             of_method = judge(rules, caller, Target(target.server, "method", method), {})
-            return max(verdict, of_method, key=lambda each: _STRICTNESS[each.action])
+            return _stricter(verdict, of_method)
         return verdict
     if target is None and method in UNJUDGED:
         return Verdict("allow")

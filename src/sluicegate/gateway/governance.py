@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from sluicegate.config.model import GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
-from sluicegate.config.paths import audit_folder, state_file
+from sluicegate.config.paths import audit_folder, last_checkpoint_file, state_file
 from sluicegate.errors import ConfigError, StateUnavailable
 from sluicegate.gate.approvals import ApprovalSettings
 from sluicegate.gate.governance import Governance, MakePermission
@@ -79,6 +79,7 @@ async def open_stores(config: GatewayConfig, environ: Mapping[str, str]) -> Asyn
                     on_failure=settings.on_failure,
                     keep=settings.keep,
                     anchors=settings.anchors,
+                    last_checkpoint=last_checkpoint_file(config.root, environ),
                 )
             )
             open_reader = partial(_open_audit_reader, audit_folder(config, environ), stack)
