@@ -144,14 +144,9 @@ def installed(name: str, *, is_bundled: bool = False) -> FoundActivation:
     Raises:
         ConfigError: there is none, there are several, or it cannot be loaded.
     """
-    offered = _entry_points(is_bundled=is_bundled)
-    found = list(offered.select(name=name))
-    if len(found) != 1:
-        others = ", ".join(sorted(offered.names)) or "none"
-        if is_bundled:
-            raise ConfigError(f"there is no bundled activation {name!r}; there are: {others}.")
-        problem = "several packages have" if found else "no installed package has"
-        raise ConfigError(f"{problem} an activation {name!r}; there are: {others}.")
+    if (problem := why_not_offered(name, is_bundled=is_bundled)) is not None:
+        raise ConfigError(problem)
+    found = list(_entry_points(is_bundled=is_bundled).select(name=name))
     where = f"The activation {name}" if is_bundled else f"The activation {name} ({found[0].value})"
     with _explained(f"{where} could not be loaded"):
         value: object = found[0].load()
@@ -159,6 +154,19 @@ def installed(name: str, *, is_bundled: bool = False) -> FoundActivation:
     if activation is None:
         raise ConfigError(f"{where} is not a class with @sluicegate.activation, or an instance of one.")
     return activation
+
+
+def why_not_offered(name: str, *, is_bundled: bool) -> str | None:
+    """Why no installed package has an activation of this name; None if one has it. Nothing is imported."""
+    offered = _entry_points(is_bundled=is_bundled)
+    found = len(offered.select(name=name))
+    if found == 1:
+        return None
+    others = ", ".join(sorted(offered.names)) or "none"
+    if is_bundled:
+        return f"there is no bundled activation {name!r}; there are: {others}."
+    problem = "several packages have" if found else "no installed package has"
+    return f"{problem} an activation {name!r}; there are: {others}."
 
 
 def _entry_points(*, is_bundled: bool) -> "EntryPoints":
