@@ -20,7 +20,7 @@ from sluicegate.config.resource_tools import with_resource_tools
 from sluicegate.config.settings_toml import read_settings, rules_of
 from sluicegate.gate.history import Replay, SuccessfulCalls
 from sluicegate.gate.policy import Rules
-from sluicegate.gate.rules import policy_of, to_toml
+from sluicegate.gate.rules import RulesFile, policy_of, to_toml
 from sluicegate.gateway.governance import rules_of as of_gateway
 from sluicegate.store.base import AuditFilter, AuditRow
 
@@ -116,7 +116,7 @@ def _rules_in(file: str, places: Places) -> Rules:
     if read.problems:
         raise NotStarted(f"{file} has errors.")
     rules, default = rules_of(read, file)
-    policy = policy_of(rules, [] if default is None else [default])
+    policy = policy_of([RulesFile(tuple(rules), default)])
     config = load(places).config
     return Rules(policy) if config is None else of_gateway(replace(with_resource_tools(config), policy=policy))
 

@@ -257,6 +257,8 @@ class Router:
         own: Params = {"name": entry.own}
         if entry.needs_task:  # It lives as long as the longest call may.
             own["task"] = Wanted(int(mount.settings.longest_call * 1000))
+        if entry.is_stream:
+            exchange.offer_progress()
         find = partial(self._views.target, "tools", exchange.caller, exchange.params["name"])
         return self._request(exchange, Route(self._context, mount, own, entry.target, find))
 
@@ -358,6 +360,7 @@ class Router:
 
         Every request to a server passes here, and so through the governor of the hub.
         """
+        exchange.router = self
         if route.mount.is_gateway:
             route.own = {**route.own, "_meta": with_hop(exchange.params)["_meta"]}
         context = self._context
