@@ -202,7 +202,7 @@ async def test_rules_about_all_servers_are_not_about_the_management_tools(genera
     ],
 )
 async def test_a_rule_that_names_a_management_tool_applies_to_it(named: str) -> None:
-    rules = [{"tool": "mcp__*", "action": "ask"}, {"tool": named, "action": "deny"}]
+    rules: list[dict[str, object]] = [{"tool": "mcp__*", "action": "ask"}, {"tool": named, "action": "deny"}]
     async with governed(["files"], rules, resource_tools=True) as stage:
         assert "ReadMcpResource" not in await stage.listed()
         assert (await stage.call("ReadMcpResource"))[2] == "unknown"
