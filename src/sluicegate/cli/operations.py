@@ -57,7 +57,7 @@ async def gateway_or(
             raise Failure(f"the gateway of this folder has another version; restart it ({problem}).") from None
 
 
-def _record(places: Places, is_created: bool) -> Decisions:
+def record_of(places: Places, *, is_created: bool) -> Decisions:
     """The record of the folder; if there is none and it is not to be created, an empty one."""
     file = state_file(places.root, places.environ)
     if not is_created and not os.path.exists(file):
@@ -70,7 +70,7 @@ def _record(places: Places, is_created: bool) -> Decisions:
 
 @asynccontextmanager
 async def _in_files(places: Places, waits: bool) -> AsyncGenerator[FolderOperations]:
-    decisions = _record(places, waits)
+    decisions = record_of(places, is_created=waits)
     async with aclosing(decisions), TaskScope() as tasks:
         if waits:
             tasks.start(decisions.follow())
