@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from itertools import count
 from typing import Final, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -44,6 +45,8 @@ class Target(msgspec.Struct, frozen=True):
     """SHA-256 of its definition; empty for a resource that no list has."""
     salient: str = ""
     """The argument that says most about a call of this tool, such as `path` or `command`; empty if there is none."""
+    origin: str = ""
+    """A digest of the server's command or URL: an answer about one server does not cover another of its name."""
 
     def __str__(self) -> str:
         return f"mcp__{self.server}__{self.name}"
@@ -97,6 +100,7 @@ class Nobody:
 
 
 NOBODY: Final[Sink] = Nobody()
+_tokens: Final = count(1)
 
 
 # A Struct, though it is never encoded: creating one takes half the time of a dataclass, and defining a dataclass takes
@@ -122,8 +126,10 @@ class Exchange(msgspec.Struct):
     """Whether this is a later round of a request that has already run. It must not be refused as if it were new."""
     is_extension: bool = False
     """Whether its method belongs to an extension that a server declares, and is unknown to us."""
-    approved: str = ""
-    """The earlier request whose approval covers this one; set by this process only. Rules that deny still hold."""
+    repetition: "Repetition | None" = None
+    """Set on each request of a poll, by this process only. Rules that deny still hold."""
+    router: object = None
+    """The router that it passed last, which has the view of its caller. Tools that act for their caller use it."""
     target: Target | None = None
     """The target of the request; set by the router before the steps in front of the server."""
     verdict: Verdict | None = None
@@ -138,6 +144,8 @@ class Exchange(msgspec.Struct):
     """The id of the request in the audit log; set by the audit step."""
     state: object = None
     """The value that the lifespan of the answering `Server` yielded."""
+    accepts_events: bool = False
+    """Whether the client accepts an event stream as the answer, and may get progress that it did not ask for."""
 
     @property
     def name(self) -> str | None:
@@ -147,6 +155,15 @@ class Exchange(msgspec.Struct):
             return None
         target = self.params.get(row.target)
         return target if isinstance(target, str) else None
+
+    def offer_progress(self) -> None:
+        """Give the request of a tool that streams a progress token of ours, if its client gave none and accepts events.
+
+        Clients that do not know the token ignore the progress. It is a string, since clients count theirs.
+        """
+        if self.accepts_events and self.profile.progress_token is None:
+            token = f"sluicegate-{next(_tokens)}"
+            self.profile = msgspec.structs.replace(self.profile, progress_token=token)
 
     # Both return the awaitable of the sink: a coroutine of their own would only cost time.
 
@@ -162,8 +179,29 @@ class Exchange(msgspec.Struct):
         """A new exchange for the next round of a request that was asked for input: the same, with other params."""
         early = self.end_response_early
         return Exchange(
-            self.method, params, self.sink, self.profile, self.caller, self.headers, early, is_continued=True
+            self.method,
+            params,
+            self.sink,
+            self.profile,
+            self.caller,
+            self.headers,
+            early,
+            is_continued=True,
+            router=self.router,
         )
+
+
+class Repetition(msgspec.Struct, eq=False):
+    """What is said about a request that is made again and again, and whether a person has said yes to that."""
+
+    name: str
+    """By which the audit log names it, such as `poll k3f9qa`."""
+    about: str
+    """The interval, the number and the end, as the person sees them."""
+    ends: float
+    """When a yes ends, on the monotonic clock."""
+    approved: str = ""
+    """What the yes covers: the digest of a request that is equal in all that the person saw."""
 
 
 Handler = Callable[[Exchange], Awaitable[Reply]]

@@ -325,13 +325,39 @@ async def test_data_leaves_at_once_and_is_in_the_result_too(server: Server) -> N
     result = await call(server, "tell", sink=sink)
     sent = sink.params("notifications/progress")
     assert [(p["progress"], p.get("message"), p.get("_meta", {}).get("dev.sluicegate/data")) for p in sent] == [
-        (0.000001, "Once ", "Once "),
-        (0.000002, "upon", "upon"),
-        (1, None, None),
-        (1.000001, '{"a":1}', {"a": 1}),
-        (2, None, None),
+        (1, "Once ", "Once "),
+        (2, "upon", "upon"),
+        (3, None, None),
+        (3.000001, '{"a":1}', {"a": 1}),
+        (4, None, None),
     ]
+    assert [params.get("total") for params in sent] == [None, None, 4, 4, 4], "the tool's own numbers follow the count"
     assert [block["text"] for block in result["content"]] == ["Once upon", '{"a":1}', "The end."]
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ((50, 100), [1, 2, 50, 100]),
+        ((0, 1), [1, 2, 3, 4]),
+        ((0.25, 0.5), [1, 2, 3, 3.25]),
+        ((-1, 1), [1, 2, 3, 5]),
+        ((1, 1), [1, 2, 3]),
+    ],
+)
+async def test_own_numbers_after_events_grow_and_keep_their_distances(
+    server: Server, own: tuple[float, float], expected: list[float]
+) -> None:
+    @server.tool
+    async def late() -> AsyncIterator[object]:
+        yield Data("a")
+        yield Data("b")
+        for number in own:
+            yield Progress(number)
+
+    sink = Recorder()
+    await call(server, "late", sink=sink)
+    assert [params["progress"] for params in sink.params("notifications/progress")] == expected
 
 
 # ------------------------------------------------------------------------------------------------------ two kinds of

@@ -72,7 +72,9 @@ def test_a_hidden_tool_is_reported_with_a_remedy(named: Folder, name: str, sente
         assert done.stderr.splitlines()[-1] == f"sluicegate: there is no tool {name!r}; {sentence}"
 
 
-@pytest.mark.parametrize("name", ["s__count", "short__count", "mcp__short__count", "short.count", "mcp__s__count"])
+@pytest.mark.parametrize(
+    "name", ["s__count", "short__count", "mcp__short__count", "short.count", "mcp__s__count", "s.count"]
+)
 def test_every_spelling_of_a_tool_is_accepted_and_one_is_shown(named: Folder, name: str) -> None:
     done = named.invoke("call", name, "to=2")
     assert (done.returncode, done.stdout) == (0, "counted to 2\n"), done.stderr
@@ -82,6 +84,13 @@ def test_every_spelling_of_a_tool_is_accepted_and_one_is_shown(named: Folder, na
 def test_every_spelling_is_accepted_also_without_a_gateway(named: Folder) -> None:
     done = named.run("call", "mcp__short__count", "to=2", "--config", ".mcp.json")
     assert (done.returncode, done.stdout) == (0, "counted to 2\n"), done.stderr
+
+
+@pytest.mark.parametrize("name", ["Memory Store__write", "memory-store__write", "mcp__Memory Store__write", "write"])
+def test_a_tool_goes_by_the_name_of_its_server_that_had_to_be_rewritten(named: Folder, name: str) -> None:
+    assert named.invoke("tools", name).stdout.startswith("write  (write of Memory Store)")
+    explained = named.invoke("policy", "explain", name if "__" in name else f"mcp__memory-store__{name}")
+    assert explained.returncode == 0 and "there is no server" not in explained.stderr
 
 
 def test_no_rule_is_named_for_a_tool_that_its_server_does_not_have(named: Folder) -> None:

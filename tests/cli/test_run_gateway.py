@@ -336,7 +336,8 @@ def test_a_second_gateway_for_the_folder_is_status_3(gateway: Folder) -> None:
 
 
 def test_an_unusable_socket_path_is_status_3_and_reported(folder: Folder) -> None:
-    done = folder.run("serve", "--port", "0", XDG_RUNTIME_DIR="/dev/null")
+    folder.write("sluicegate.toml", '[control]\nsocket = "/dev/null/it.sock"\n')
+    done = folder.run("serve", "--port", "0")
     assert (done.returncode, done.stdout) == (3, "")
     assert "socket = under [control]" in done.stderr and "Traceback" not in done.stderr
 

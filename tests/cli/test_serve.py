@@ -221,8 +221,9 @@ def test_native_methods_over_stdio_need_no_handshake(tmp_path: Path) -> None:
     found = [event["params"]["result"] for event in events]
     assert [event["type"] for event in found] == ["start", "content", "complete"]
     assert found[1]["text"] == "tools"
-    refused = json.loads(ended("serve", "tools.py", "--stdio", cwd=tmp_path, stdin=call).stdout)
-    assert refused["error"]["code"] == -32002
+    for options in ((), ("--mcp",)):
+        refused = json.loads(ended("serve", "tools.py", "--stdio", *options, cwd=tmp_path, stdin=call).stdout)
+        assert refused["error"]["code"] == -32002, "MCP is the default, and begins with a handshake"
 
 
 def test_native_is_for_stdio() -> None:

@@ -6,7 +6,7 @@ from sluicegate.errors import InvalidParams, RateLimited, UpstreamProtocolError
 from sluicegate.exchange import NOBODY, Caller, Exchange, Target
 from sluicegate.gate.limits import Ceilings, Rate, RateLimit, RateLimits, SizeLimit, parse_rate
 from sluicegate.protocol.message import Reply, Result
-from sluicegate.text.globs import glob
+from sluicegate.text.globs import glob, name_glob
 
 MINUTE = Rate(2, 60.0)
 
@@ -98,3 +98,11 @@ def test_rates_are_written_as_a_number_and_a_unit() -> None:
     for wrong in ("600", "0/m", "-1/m", "600/w", "6 00/m", "600/m "):
         with pytest.raises(ValueError, match="is not a rate"):
             parse_rate(wrong)
+
+
+async def test_a_rate_of_a_tool_is_for_all_names_of_its_server_and_of_the_tool() -> None:
+    for source in ("mcp__my_server__x", "mcp__my-server__x", "mcp__my_server__my-server.x"):
+        rates = RateLimits(per_tool=[(name_glob(source), MINUTE)], names={"my-server": {"my-server", "my_server"}})
+        limit = RateLimit(rates, clock=Clock())
+        exchanges = [call("my-server", "my-server.x") for _ in range(3)]
+        assert [await is_admitted(limit, each) for each in exchanges] == [True, True, False], source

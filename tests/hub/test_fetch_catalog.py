@@ -232,12 +232,19 @@ async def test_too_many_entries_that_cannot_be_decoded_end_the_list() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [b"[]", b'{"tools": [{"name": "a", "x": nan}]}', b'{"tools": {}}', b"{}"],
+    [b"[]", b'{"tools": [{"name": "a", "x": nan}]}', b'{"tools": {}}', b'{"tools": 5}'],
 )
 async def test_a_page_that_cannot_be_read_at_all_is_a_fault(page: bytes) -> None:
     server = Listing({"tools": {}}, tools_list={None: msgspec.Raw(page)})
     with pytest.raises((RemoteProtocolError, UpstreamProtocolError)):
         await fetch_offer("s", server, OfferLimits())
+
+
+@pytest.mark.parametrize("page", [b"{}", b'{"tools":null}'])
+async def test_a_page_without_its_list_is_an_empty_one_and_reported(page: bytes) -> None:
+    offer = await fetch_offer("s", Listing({"tools": {}}, tools_list={None: msgspec.Raw(page)}), OfferLimits())
+    assert (offer.tools, offer.failures) == ((), {})
+    assert offer.findings == ("s: its answer to tools/list has no tools, which is read as an empty list.",)
 
 
 async def test_others_get_their_turn_while_lists_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

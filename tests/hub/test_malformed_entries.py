@@ -82,11 +82,10 @@ async def test_a_malformed_member_that_may_be_missing_is_left_out_of_its_entry(
 REQUIRED: list[tuple[str, Params, Params]] = [
     *(
         ("tools", TOOL, {"name": "bad", "inputSchema": value})
-        for value in (None, "x", NOTHING, {"type": "string"}, {"type": ["object"]})
+        for value in ("x", NOTHING, {"type": "string"}, {"type": ["object"]})
     ),
     *(("tools", TOOL, {"name": "bad", "inputSchema": OBJECT | {"properties": value}}) for value in (5, [5], {"a": 5})),
     *(("tools", TOOL, {"name": "bad", "inputSchema": OBJECT | {"required": value}}) for value in (True, [5])),
-    ("tools", TOOL, {"name": "bad"}),
     ("tools", TOOL, {"name": 5, "inputSchema": OBJECT}),
     ("prompts", PROMPT, {"name": ""}),
     *(("resources", RESOURCE, {"uri": "bad:x", "name": value}) for value in (None, 5)),
@@ -169,13 +168,22 @@ async def test_a_schema_that_says_less_than_it_should_is_one_of_an_object(schema
     assert await offered("tools", tool("t", inputSchema=schema)) == ([tool("t", inputSchema=said)], ())
 
 
+@pytest.mark.parametrize("entry", [{"name": "t"}, {"name": "t", "inputSchema": None}])
+async def test_a_tool_without_a_schema_is_offered_with_any_arguments_and_reported(entry: Params) -> None:
+    seen, findings = await offered("tools", entry)
+    assert seen == [TOOL]
+    assert findings == ("s: without inputSchema among its tools, offered with any arguments: 't'.",)
+
+
 async def test_of_a_schema_for_results_only_the_spelling_is_mended() -> None:
     seen = await offered("tools", TOOL | {"outputSchema": {"properties": NOTHING}})
     assert seen == ([TOOL | {"outputSchema": {"properties": {}}}], ())
 
 
 async def test_a_list_ends_where_too_much_of_it_is_malformed() -> None:
-    seen, findings = await offered("tools", tool("first"), *[{"name": "bad"}] * (MAX_MALFORMED + 1), tool("last"))
+    seen, findings = await offered(
+        "tools", tool("first"), *[{"name": "bad", "inputSchema": 5}] * (MAX_MALFORMED + 1), tool("last")
+    )
     assert seen == [tool("first")]
     assert findings[0] == "s: more than 1000 of its tools are malformed; the rest is left out."
     assert findings[1].endswith(" and 996 more.")

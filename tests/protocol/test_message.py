@@ -33,7 +33,13 @@ from sluicegate.protocol.parse_request import (
     recover_id,
     recover_request_id,
 )
-from sluicegate.protocol.parse_response import Unreadable, decode_batch_tolerant, decode_tolerant
+from sluicegate.protocol.parse_response import (
+    NO_RESULT,
+    NO_VERSION,
+    Unreadable,
+    decode_batch_tolerant,
+    decode_tolerant,
+)
 from tests.protocol.strategies import json_objects, json_values, mutated, request, request_ids
 
 
@@ -729,13 +735,14 @@ def test_an_envelope_that_can_be_read_in_two_ways_is_not_read(members: str, requ
 @pytest.mark.parametrize(
     ("members", "request_id"),
     [
-        ('"id":7,"result":{}', 7),
+        ('"id":7', 7),
+        ('"id":7,"level":"info","message":"a line of a log"', 7),
+        ('"id":7,"method":"GET"', None),
         ('"jsonrpc":"1.0","id":7,"result":{}', 7),
         ('"jsonrpc":2.0,"id":7,"result":{}', 7),
         ('"jsonrpc":"2.0","id":7,"result":5', 7),
-        ('"jsonrpc":"2.0","id":7,"result":null', 7),
         ('"jsonrpc":"2.0","id":7,"result":[]', 7),
-        ('"jsonrpc":"2.0","id":7', 7),
+        ('"jsonrpc":"2.0","id":null,"result":null', None),
         ('"jsonrpc":"2.0","id":7,"result":{},"error":{"code":1,"message":""}', 7),
         ('"jsonrpc":"2.0","id":7,"error":{"code":"x","message":""}', 7),
         ('"jsonrpc":"2.0","id":7,"error":"broken"', 7),
@@ -754,6 +761,25 @@ def test_an_answer_of_the_wrong_shape_ends_its_call_and_a_call_none(members: str
     heard = decode_tolerant(b"{%b}" % members.encode())
     assert isinstance(heard, Unreadable)
     assert heard.id == request_id
+
+
+@pytest.mark.parametrize(
+    ("members", "message", "faults"),
+    [
+        ('"id":7,"result":{"a":1}', Response(7, Result(msgspec.Raw(b'{"a":1}'))), [NO_VERSION]),
+        ('"id":7,"error":{"code":1,"message":"m"}', Response(7, ErrorObject(1, "m")), [NO_VERSION]),
+        ('"method":"notifications/message","params":{}', Notification("notifications/message", {}), [NO_VERSION]),
+        ('"jsonrpc":"2.0","id":7', Response(7, Result(msgspec.Raw(b"{}"))), [NO_RESULT]),
+        ('"jsonrpc":"2.0","id":7,"result":null', Response(7, Result(msgspec.Raw(b"{}"))), [NO_RESULT]),
+        ('"id":7,"result":null', Response(7, Result(msgspec.Raw(b"{}"))), [NO_VERSION, NO_RESULT]),
+        ('"jsonrpc":"2.0","id":7,"result":null,"error":{"code":1,"message":"m"}', Response(7, ErrorObject(1, "m")), []),
+        ('"jsonrpc":"2.0","id":7,"result":{},"error":null', Response(7, Result(msgspec.Raw(b"{}"))), []),
+    ],
+)
+def test_what_an_envelope_lacks_is_filled_in_and_reported(members: str, message: Message, faults: list[str]) -> None:
+    reported: list[str] = []
+    assert decode_tolerant(b"{%b}" % members.encode(), reported.append) == message
+    assert reported == faults
 
 
 @pytest.mark.parametrize("data", [b"5", b"[]", b'"x"', b"null", b"[1]"])
@@ -776,7 +802,7 @@ def test_each_message_of_a_servers_array_is_read_singly() -> None:
     assert heard[1:] == [
         Notification("n", {}),
         Unreadable("is not a JSON object"),
-        Unreadable("is neither request, notification nor response", 2),
+        Response(2, Result(msgspec.Raw(b"{}"))),
     ]
     assert decode_batch_tolerant(b"[]") == []
 

@@ -54,6 +54,7 @@ SCENARIOS: Final = (
     "calls",
     "at_once",
     "progress",
+    "unasked",
     "cancellation",
     "elicitation",
     "sampling",
@@ -193,6 +194,17 @@ def test_a_thousand_progress_events_come_in_order(client: Client, saw: Saw) -> N
         # The SDK puts off what it does with a notice, but not with a result: of the events that come in one piece with
         # the result it tells its caller nothing. Over SSE that is many, and how many is a matter of luck.
         assert row["seen"] == row["arrived"][: len(row["seen"])]
+
+
+@each_client
+def test_progress_that_was_not_asked_for_changes_nothing(client: Client, saw: Saw) -> None:
+    row = saw(client, "unasked")
+    assert (row["text"], row["after"]) == ("Hello, world.", "still there")
+    # Both SDKs report an unknown token to `onerror` and go on.
+    is_told = client.transport == "http" and not client.is_modern
+    assert row["arrived"] == ([1, 2, 3] if is_told else [])
+    ours = [each for each in row["complaints"] if "sluicegate-" in each]
+    assert len(ours) == len(row["arrived"]) and all("unknown token" in each for each in ours)
 
 
 @each_client

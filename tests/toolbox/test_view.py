@@ -8,8 +8,10 @@ import pytest
 
 import sluicegate
 from sluicegate.bundled.resource_tools import ResourceTools
+from sluicegate.exchange import Caller, Target
 from sluicegate.protocol.message import Params
 from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.toolbox.narrowing import Narrowing
 from sluicegate.toolbox.permission import PermissionRequest
 from sluicegate.toolbox.results import Outcome
 from sluicegate.toolbox.view import View
@@ -54,6 +56,14 @@ async def test_a_view_sees_less_and_cannot_call_the_rest(folder: Folder) -> None
                 hidden = await none.execute("ReadMcpResource", {"server": "files", "uri": "note://one"})
                 assert hidden.is_error
         assert len(names(box)) == 3
+
+
+@pytest.mark.parametrize("glob", ["mcp__my_files", "mcp__my-files__read", "mcp__my_*__re*", "my_files.read", "read"])
+def test_a_view_leaves_tools_out_by_any_name_of_the_server(glob: str) -> None:
+    names, narrowing = ("my-files", "my_files"), Narrowing(Caller(), None, [glob], None)
+    for own in ("read", "my-files.read"):
+        assert narrowing.hides(Target("my-files", "tool", own), names, "")
+        assert not narrowing.hides(Target("files", "tool", "write"), ("files",), "")
 
 
 async def test_a_view_is_asked_about_by_its_name_and_may_have_its_own_callback(folder: Folder) -> None:

@@ -35,8 +35,12 @@ class Call:
         self.exchange = exchange
         self._state = exchange.state
         self._ended = False
-        self._last = -math.inf
-        self._said = 0.0
+        self._last: float = -math.inf
+        """The last number that was sent."""
+        self._said: float = -math.inf
+        """The last number of the tool's own."""
+        self._shift: float = 0
+        """What is added to the tool's own numbers."""
         self._total: float | None = None
         self._pieces = 0
 
@@ -71,12 +75,19 @@ class Call:
         """Report progress. Nothing is sent if the client did not ask for progress or the number did not grow."""
         if type(progress) not in _PLAIN_NUMBERS:
             progress = float(progress)  # Number types of other libraries cannot be encoded as JSON.
-        if not (math.isfinite(progress) and progress > self._last):
+        if not (math.isfinite(progress) and progress > self._said):
             return
-        self._said, self._total, self._pieces, self._last = progress, total, 0, progress
+        if self._said == -math.inf and progress <= self._last:
+            # Events before the first number of the tool's own were counted, so its numbers continue that count.
+            self._shift = self._last + max(0, 1 - progress)
+        number = progress + self._shift
+        if not number > self._last:
+            return
+        self._said, self._last, self._pieces = progress, number, 0
+        self._total = float(total) + self._shift if total is not None and self._shift else total
         if self.exchange.profile.progress_token is None or self._ended:
             return
-        params = self._progress_params(progress)
+        params = self._progress_params(number)
         if message is not None:
             params["message"] = clean_text(message)
         await self.exchange.emit(Notification("notifications/progress", params))
@@ -102,13 +113,16 @@ class Call:
         return self.exchange.profile.progress_token is not None and not self._ended
 
     async def _send_early(self, message: str, meta: Params) -> None:
-        # The number must grow with each notification, but stay below the next one that the tool reports.
+        # The number must grow with each notification. Events are counted; between two numbers of the tool's own, they
+        # stay below the second one.
         self._pieces += 1
-        number = round(self._said + self._pieces / _DATA_STEP, 6)
-        if not number > self._last:
-            number = math.nextafter(self._last, math.inf)
+        number: float = self._pieces
+        if self._said != -math.inf:
+            number = round(self._said + self._shift + self._pieces / _DATA_STEP, 6)
+            if not number > self._last:
+                number = math.nextafter(self._last, math.inf)
         self._last = number
-        if self._total is not None and number > self._total >= self._said:
+        if self._total is not None and number > self._total >= self._said + self._shift:
             # After the last step the number still has to grow, and clients expect it not to exceed the total.
             self._total = number
         params = self._progress_params(number)

@@ -125,6 +125,7 @@ class ToolDefinition:
             icons=options.get("icons"),
             meta=_meta(function, options),
         )
+        self.is_stream = is_stream(function)
 
 
 def _meta(function: Function, options: ToolOptions) -> Mapping[str, object] | None:

@@ -47,6 +47,8 @@ async def run_tool(
         values = tool.read(arguments)
     except InvalidArguments as refusal:
         return _failure(f"Invalid arguments for the tool '{tool.name}': {refusal}.")
+    if tool.is_stream:
+        exchange.offer_progress()
     if tool.injected:
         call = Call(exchange)
         for name in tool.injected:

@@ -18,7 +18,7 @@ from sluicegate.cli.gateway_client import (
     any_gateway,
     explain_missing,
     exposed_name,
-    own_name,
+    own_names,
     run,
     servers_for,
 )
@@ -186,7 +186,7 @@ async def _retry_servers(gateway: GatewayClient, name: str) -> bool:
     away = [
         server.name
         for server in (await gateway.report()).servers
-        if server.state != "ready" and own_name(server, name) is not None
+        if server.state != "ready" and own_names(server, name)
     ]
     for each in away:
         await gateway.seek(each)
@@ -227,7 +227,8 @@ async def _how_to_raise(gateway: GatewayClient, name: str, message: str) -> str:
     keys = re.findall(r"`(\w+)`", message)
     if key := next((key for key in keys if key in ServerSettings.__struct_fields__), ""):
         servers = (await gateway.report()).servers
-        table = next((f"servers.{each.name}" for each in servers if own_name(each, name) is not None), "servers.NAME")
+        owners = (each.name for each in servers if own_names(each, name))
+        table = f"servers.{next(owners, 'NAME')}"
     elif key := next((key for key in keys if key in LimitsConfig.__struct_fields__), ""):
         table = "limits"
     elif _TOO_LONG.search(message):

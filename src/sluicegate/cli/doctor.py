@@ -418,7 +418,9 @@ def check_globs(config: GatewayConfig, tools: OwnNames) -> Iterator[Finding]:
 
 def check_rules(config: GatewayConfig, tools: OwnNames) -> Iterator[Finding]:
     """Access rules that name no tool of a server whose tools are known."""
-    known = {server.key: tools[name] for name, server in config.servers.items() if name in tools}
+    running = [server for name, server in config.servers.items() if name in tools]
+    known = {name: tools[server.name] for server in running for name in sorted(server.names)}
+    known |= {server.key: tools[server.name] for server in running}
     for rule, glob, names in unknown_names(config.policy.rules, known):
         meant = close_matches(glob, names)
         remedy = f'Did you mean "{meant[0]}"?' if meant else ""

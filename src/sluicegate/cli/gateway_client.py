@@ -24,7 +24,7 @@ from sluicegate.client.connect import connect
 from sluicegate.client.events import OnLog
 from sluicegate.client.handlers import Elicit
 from sluicegate.config.model import GatewayConfig, ServerConfig
-from sluicegate.config.paths import Places, control_socket
+from sluicegate.config.paths import Places, control_sockets, user_folders
 from sluicegate.control.audit_operations import MAX_ROWS
 from sluicegate.control.reports import LOG_WAIT, DecidedQuestion, GatewayReport, Kind, OfferedItem, OwnTools, hub_socket
 from sluicegate.errors import (
@@ -39,6 +39,7 @@ from sluicegate.gateway.server_logs import LogLine
 from sluicegate.gateway.status import ServerStatus
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.protocol.types import ToolResult
+from sluicegate.runtime.lock import is_private_socket
 from sluicegate.store.base import (
     Approval,
     ApprovalAnswer,
@@ -329,17 +330,17 @@ def _connect(
 
 def _socket(places: Places) -> tuple[str, int | None]:
     """The control socket of the folder's gateway, and the process that listens there; None if there is none."""
-    # The default path first: it needs no file, and a gateway may have been started before a file named another path.
-    path = control_socket(GatewayConfig(root=places.root), places.environ)
-    process = listening_process(path)
-    if process is None:
-        # Imported here: a command that finds its gateway needs no parser of files.
-        from sluicegate.config.load import load
+    # The default paths first: they need no file, and a gateway may have been started before a file named another path.
+    usual = control_sockets(places.root, places.environ)
+    for path in usual:
+        if is_private_socket(path) and (process := listening_process(path)) is not None:
+            return path, process
+    # Imported here: a command that finds its gateway needs no parser of files.
+    from sluicegate.config.load import load
 
-        if (config := load(places).config) is not None and config.control.socket:
-            path = config.control.socket
-            process = listening_process(path)
-    return path, process
+    if (config := load(places).config) is not None and config.control.socket:
+        return config.control.socket, listening_process(config.control.socket)
+    return usual[0], None
 
 
 def listening_process(path: str) -> int | None:
@@ -378,10 +379,13 @@ async def running_address(places: Places) -> str | None:
 
 async def other_gateways(places: Places) -> list[GatewayReport]:
     """The states of the gateways that run for other folders of this user, at their usual sockets."""
-    own = control_socket(GatewayConfig(root=places.root), places.environ)
+    own = control_sockets(places.root, places.environ)
+    folders = user_folders(places.environ).runtime
     found: list[GatewayReport] = []
-    for path in sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(own)), "*.sock"))):
-        if path == own or path.endswith(hub_socket(".sock")) or listening_process(path) is None:
+    for path in sorted(path for folder in folders for path in glob.glob(os.path.join(glob.escape(folder), "*.sock"))):
+        if path in own or path.endswith(hub_socket(".sock")) or not is_private_socket(path):
+            continue
+        if listening_process(path) is None:
             continue
         with suppress(UpstreamError, Failure, RpcError):  # It has just stopped, or hangs.
             async with _connect(path, MAX_CALL) as control:
@@ -448,8 +452,8 @@ def servers_for(name: str) -> Choose:
         if config.naming == "collide":
             return []
         servers = config.servers.values()
-        own = [each.name for each in servers if own_name(each, name) is not None]
-        return own and [*own, *(each.name for each in servers if not each.prefix)]
+        own = [each.name for each in servers if own_names(each, name)]
+        return own and [*own, *(each.name for each in servers if not each.prefix and each.name not in own)]
 
     return choose
 
@@ -462,21 +466,19 @@ async def explain_missing(gateway: GatewayClient, name: str, known: Sequence[str
         if held.name == name:
             return held.sentence
     for server in report.servers:
-        own = own_name(server, name)
-        if own is None:
+        owns = own_names(server, name)
+        if not owns:
             continue
         if server.state != "ready" and server.name not in own_tools:
             why = server.sentence.removeprefix(f"{server.name}: ")
             if why.startswith(f"{server.name} "):
                 why = f"it{why.removeprefix(server.name)}"
             return f"{server.name} is not ready: {why}"
-        if name in (own_tools[server.name].tools if server.name in own_tools else ()):
-            own = name  # An activation itself calls its tools by their whole names.
-        now = [offer.definition["name"] for offer in offers if (offer.server, offer.own) == (server.name, own)]
-        if name in now:
-            return f"a rule denies {name!r}; see `sluicegate policy explain mcp__{server.key}__{own}`."
-        if server.name in own_tools and (rule := _hidden_by(own_tools[server.name], own)):
-            return f"there is no tool {name!r}; {server.name} has it, and {rule} in its settings hides it."
+        if any(offer.server == server.name and offer.own in owns and offer.is_denied for offer in offers):
+            return f"a rule denies {name!r}; see `sluicegate policy explain mcp__{server.key}__{owns[0]}`."
+        for own in owns:
+            if server.name in own_tools and (rule := _hidden_by(own_tools[server.name], own)):
+                return f"there is no tool {name!r}; {server.name} has it, and {rule} in its settings hides it."
     return unknown("tool", name, known)
 
 
@@ -484,30 +486,27 @@ async def exposed_name(gateway: GatewayClient, name: str, known: Collection[str]
     """The name among `known` that clients see of a tool that is given in any spelling; else the name as it is."""
     if name in known:
         return name
-    servers = (await gateway.report()).servers
-    own = {(server.name, found) for server in servers if (found := own_name(server, name)) is not None}
-    for offer in await gateway.offers("tools") if own else ():
-        exposed = str(offer.definition["name"])
-        # An activation itself calls its tools by their whole names.
-        is_meant = {(offer.server, offer.own), (offer.server, offer.own.rpartition(".")[2])} & own
-        if is_meant and exposed in known:
-            return exposed
-    return name
+    servers = {server.name: own_names(server, name) for server in (await gateway.report()).servers}
+    offers = await gateway.offers("tools") if any(servers.values()) else ()
+    meant = {str(each.definition["name"]) for each in offers if each.own in servers.get(each.server, ())}
+    meant &= set(known)
+    return meant.pop() if len(meant) == 1 else name
 
 
-def own_name(server: ServerStatus | ServerConfig, name: str) -> str | None:
-    """The server's own name for a tool; None if the name does not begin with one of the server's prefixes."""
-    prefixes = [head for prefix in (server.prefix, server.key, server.name) if prefix for head in _heads(prefix)]
-    for plain in (name, name.removeprefix("mcp__")):  # Claude Code puts "mcp__" in front of names.
-        for prefix in prefixes:
-            if plain.startswith(prefix):
-                return plain[len(prefix) :]
-    return None
+def own_names(server: ServerStatus | ServerConfig, name: str) -> list[str]:
+    """What the server itself may call a tool; nothing if the name does not begin with one of the server's names.
 
-
-def _heads(prefix: str) -> tuple[str, str]:
-    """How the names of a server's tools may begin, the second one natively."""
-    return f"{prefix}__", f"{prefix}."
+    An activation itself calls its tools by their whole names: `ticker.watch`.
+    """
+    found: list[str] = []
+    servers = [each for each in (server.prefix, server.key, server.name) if each]
+    for plain in (name, name.removeprefix("mcp__")):  # Rules and Claude Code put "mcp__" in front of names.
+        for head in (f"{each}{separator}" for each in servers for separator in ("__", ".")):
+            if plain.startswith(head):
+                rest = plain[len(head) :]
+                whole = [f"{each}.{inner}" for each in servers for inner in (rest, rest.replace("__", "."))]
+                found += [rest, *whole]
+    return list(dict.fromkeys(found))
 
 
 def _hidden_by(server: OwnTools, own: str) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from sluicegate.cli.command import Failure, Group, NotStarted, places_of, with_places
 from sluicegate.cli.configuration import loaded_from, show_problems
 from sluicegate.cli.files import text_of
+from sluicegate.cli.gateway_client import own_names
 from sluicegate.cli.key_values import input_text, json_arguments, reader, typed_arguments
 from sluicegate.cli.output import counted, say, show_json, show_rows, tell
 from sluicegate.cli.policy_history import replay, suggest
@@ -120,13 +121,16 @@ def _explain(rules: Rules, caller: Caller, target: Target, arguments: Params, *,
     rows: list[tuple[str, str, str, str]] = []
     for rule in rules.rules:
         is_too_general = rules.is_too_general(rule, target)
-        why_not = "it does not name the server" if is_too_general else mismatch(rule, caller, target, arguments)
+        why_not = "it does not name the server" if is_too_general else mismatch(rules, rule, caller, target, arguments)
         says = why_not or "decides" + _doubt(rule, target, arguments)
         rows.append((rule.rule.place, rule.verdict.action, rule.rule.written.subject[1], says))
         if not why_not:
             break
     else:
         rows.append(("default", rules.default_for(target).action, "", "decides"))
+    if verdict.action != rows[-1][1]:  # Another file of the user, or its default, is stricter.
+        rows[-1] = (*rows[-1][:3], "would decide")
+        rows.append((verdict.rule, verdict.action, "", "decides, because it is stricter"))
     hidden = is_hidden(rules, caller, target)
     if as_json:
         keys = ("rule", "action", "for", "says")
@@ -159,15 +163,22 @@ class KnownTools:
 
     def target(self, text: str, kind: Kind, arguments: Mapping[str, object]) -> Target:
         """What a name means. The salient argument is that of the tool, if it is remembered, else the first given."""
-        server, separator, name = text.removeprefix("mcp__").partition("__")
+        plain = text.removeprefix("mcp__")
+        server, separator, name = plain.partition("__")
         if not separator and kind != "resource":
             server, separator, name = text.partition(".")
         if not server or not name:
             raise click.UsageError(f"{text!r} is not the name of a {kind}: write mcp__SERVER__NAME.")
         found = self._server(server)
+        if found is None:  # Names that users give to servers may contain `__`.
+            heads = ((f"{name}__", each) for each in self.config.servers.values() for name in each.names)
+            head, found = next(((head, each) for head, each in heads if plain.startswith(head)), ("", None))
+            name = plain.removeprefix(head) if head else name
         offer = self._offer(found) if found is not None and kind == "tool" else None
-        if found is not None and offer is not None and any(each.own == f"{found.key}.{name}" for each in offer.tools):
-            name = f"{found.key}.{name}"  # Of an activation.
+        if found is not None and offer is not None and all(each.own != name for each in offer.tools):
+            # Of an activation, which calls its tools by their whole names.
+            whole = own_names(found, text)
+            name = next((each.own for each in offer.tools if each.own in whole), name)
         salient = next((each.salient for each in offer.tools if each.own == name), None) if offer is not None else None
         if salient is None:
             salient = next((each for each in SALIENT if each in arguments), "") if kind == "tool" else ""

@@ -13,10 +13,13 @@ from sluicegate.cli.command import NotStarted, places_of, with_places
 from sluicegate.cli.files import text_of
 from sluicegate.cli.gateway_client import result_of
 from sluicegate.cli.output import counted, one_line, say, show_json, show_rows, tell
+from sluicegate.config.load import load
+from sluicegate.config.paths import Places
 from sluicegate.config.settings_toml import read_settings, rules_of
 from sluicegate.gate.history import Replay, SuccessfulCalls
 from sluicegate.gate.policy import Rules
-from sluicegate.gate.rules import policy_of, to_toml
+from sluicegate.gate.rules import RulesFile, policy_of, to_toml
+from sluicegate.gateway.governance import names_of
 from sluicegate.store.base import AuditFilter, AuditRow
 
 _with_since = click.option(
@@ -77,7 +80,7 @@ def replay(
 
     Exit status: 0 printed, 1 there is no audit log, 3 FILE has errors, or the configuration has and no gateway runs
     """
-    other = Replay(_rules_in(file), _groups(groups))
+    other = Replay(_rules_in(file, places_of(config, folder)), _groups(groups))
     _read(config, folder, since, other.add)
     found = other.differences()
     head = ("calls", "caller", "call", "was", "would be", "rule")
@@ -101,7 +104,7 @@ def _read(config: str | None, folder: str | None, since: int | None, use: Callab
         say(problem)
 
 
-def _rules_in(file: str) -> Rules:
+def _rules_in(file: str, places: Places) -> Rules:
     text = text_of(file)
     if text is None:
         raise NotStarted(f"{file} does not exist.")
@@ -111,7 +114,8 @@ def _rules_in(file: str) -> Rules:
     if read.problems:
         raise NotStarted(f"{file} has errors.")
     rules, default = rules_of(read, file)
-    return Rules(policy_of(rules, [] if default is None else [default]))
+    names = names_of(loaded) if (loaded := load(places).config) is not None else {}
+    return Rules(policy_of([RulesFile(tuple(rules), default)]), names=names)
 
 
 def _groups(words: tuple[str, ...]) -> dict[str, tuple[str, ...]]:

@@ -25,8 +25,8 @@ from sluicegate.cli.command import Failure, NotStarted, command_as_called, place
 from sluicegate.cli.configuration import concerns, has_nothing_to_run, show_problems, unpinned, what_runs, with_demo
 from sluicegate.cli.output import LinesBelow, say
 from sluicegate.config.load import Loaded, load
-from sluicegate.config.model import OURSELVES, ControlFront, GatewayConfig
-from sluicegate.config.paths import Places, control_socket
+from sluicegate.config.model import OURSELVES, GatewayConfig
+from sluicegate.config.paths import Places, control_sockets
 from sluicegate.config.self_reference import exposure, is_loopback, is_ourselves
 from sluicegate.errors import ConfigError
 from sluicegate.runtime.lock import AlreadyServed, check_free
@@ -52,7 +52,11 @@ MAX_SHOWN: Final = 200
 @click.option("--stdio", is_flag=True, help="Serve one client on stdin and stdout instead.")
 @click.option("--http", is_flag=True, help="With --stdio: serve HTTP as well.")
 @click.option("--own", is_flag=True, help="With --stdio: share no gateway; start all servers for this client.")
-@click.option("--native", is_flag=True, help="With --stdio: the client calls native methods, without a handshake.")
+@click.option(
+    "--mcp/--native",
+    default=True,
+    help="With --stdio: the client speaks MCP (the default), or calls native methods, without a handshake.",
+)
 @click.option("--profile", default="", metavar="NAME", help="Only this profile of sluicegate.toml.")
 @click.option("--reload", is_flag=True, help="With FILE.py: load it again whenever it changes.")
 @click.option("--demo", is_flag=True, help="Offer the demo server too.")
@@ -66,7 +70,7 @@ def serve(
     stdio: bool,
     http: bool,
     own: bool,
-    native: bool,
+    mcp: bool,
     profile: str,
     reload: bool,
     demo: bool,
@@ -116,12 +120,12 @@ def serve(
         raise click.UsageError("--http is for use with --stdio; without --stdio, HTTP is served anyway.")
     if own and not stdio:
         raise click.UsageError("--own is for use with --stdio; without --stdio, a gateway is always its own.")
-    if native and not stdio:
+    if not mcp and not stdio:
         raise click.UsageError("--native is for use with --stdio; over HTTP, native methods are always there.")
     if target is not None:
         if wrong := given & {"http", "own", "profile", "demo", "config", "folder"}:
             raise click.UsageError(f"--{min(wrong)} is for the gateway; leave it or FILE.py out.")
-        _serve_file(target, host, port, stdio=stdio, native=native, reload=reload)
+        _serve_file(target, host, port, stdio=stdio, native=not mcp, reload=reload)
         return
     if reload:
         raise click.UsageError("--reload is for use with FILE.py; a gateway always applies changes of its files.")
@@ -130,8 +134,8 @@ def serve(
         front=front,
         http=http or not stdio,
         stdio=stdio,
-        own=own or native,
-        native=native,
+        own=own or not mcp,
+        native=not mcp,
         profile=profile,
         demo=demo,
     )
@@ -238,11 +242,14 @@ def _serve_shared(places: Places, options: ServeOptions, opened: Callable[[], No
 
     Raises as `_serve_folder` does.
     """
-    # The default path first: it needs no file, and a gateway may have been started before a file named another path.
-    usual = control_socket(GatewayConfig(root=places.root), places.environ)
     instead = f"{command_as_called()} serve"
+
+    def usual() -> tuple[str, ...]:
+        return control_sockets(places.root, places.environ)
+
+    # The default paths first: they need no file, and a gateway may have been started before a file named another path.
     with suppress(Stopping):
-        if relayed(usual, options.profile, instead):
+        if relayed(usual(), options.profile, instead):
             return
     overrides, loaded = _loaded(places, options)
     config = loaded.config
@@ -255,7 +262,8 @@ def _serve_shared(places: Places, options: ServeOptions, opened: Callable[[], No
 
     try:
         config.check_profile(options.profile)
-        if relayed_or_started(control_socket(config, places.environ), options.profile, instead, start):
+        named = config.control.socket
+        if relayed_or_started((lambda: (named,)) if named else usual, options.profile, instead, start):
             return
     except ConfigError as problem:
         raise NotStarted(problem.message) from None
@@ -388,7 +396,8 @@ def _claim(stack: ExitStack, config: GatewayConfig, places: Places) -> bool:
             is_ours = attempt.enter_context(claimed_for_commands(config, places.environ))
             if config.control.socket and places.config is None:
                 # Another gateway may have been started before the file named this path.
-                check_free(control_socket(replace(config, control=ControlFront()), places.environ))
+                for path in control_sockets(places.root, places.environ):
+                    check_free(path)
             stack.push(attempt.pop_all())
             return is_ours
     except ConfigError as problem:

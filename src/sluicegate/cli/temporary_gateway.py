@@ -17,7 +17,7 @@ from sluicegate.client.events import OnLog
 from sluicegate.client.handlers import Elicit
 from sluicegate.client.in_process import InProcess
 from sluicegate.config.model import GatewayConfig
-from sluicegate.config.paths import Places, catalogs_folder
+from sluicegate.config.paths import Places, catalogs_folder, note_folders
 from sluicegate.control.operations import SLOW_START, Operations
 from sluicegate.control.socket_door import control_server
 from sluicegate.errors import UpstreamUnavailable
@@ -53,6 +53,7 @@ async def temporary_gateway(
         names = ", ".join(wanted) if len(wanted) < 4 else f"{len(wanted)} servers"
         is_ = "is" if len(wanted) == 1 else "are"
         say(f"no gateway runs for this folder, so {names} {is_} started for this command alone.")
+    note_folders(places.environ, new=True)
     async with (
         open_stores(config, places.environ) as stores,
         Gateway(config, load_file=load_file, stores=stores) as gateway,

@@ -1,8 +1,9 @@
 """`connect`: a client for a command, a URL, or a server or hub of this process."""
 
+import logging
 import shlex
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from os import PathLike, fspath
 from typing import Literal, cast, get_args
@@ -14,7 +15,10 @@ from sluicegate.client.handlers import Answerer, Elicit, Roots, Sample
 from sluicegate.client.in_process import LocalHub, as_upstream
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Host, Upstream
+from sluicegate.protocol.parse_response import MENDED
 from sluicegate.runtime.task_scope import TaskScope
+
+log = logging.getLogger("sluicegate")
 
 Era = Literal["auto", "session", "modern"]
 
@@ -61,8 +65,20 @@ def connect(
             raise ConfigError(f"{callback} is a function, not {type(value).__name__}.")
     upstream = _upstream(target, env, cwd, headers, era, open_timeout, max(timeout, max_timeout))
     inbox = EventInbox(Answerer(elicit, sample, roots), on_log, on_notification)
-    host = Host(inbox.answerer.capabilities, {"name": name, "version": version}, inbox)
+    host = Host(inbox.answerer.capabilities, {"name": name, "version": version}, inbox, on_loss=_warn_once())
     return _open(upstream, host, inbox, timeout, max_timeout)
+
+
+def _warn_once() -> Callable[[str], None]:
+    """Logs what is wrong with the server's messages, each fault once."""
+    seen = set[str]()
+
+    def warn(what: str) -> None:
+        if what in MENDED and what not in seen:
+            seen.add(what)
+            log.warning("The server sends %s; its author should correct that.", what)
+
+    return warn
 
 
 def _upstream(

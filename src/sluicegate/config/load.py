@@ -13,15 +13,15 @@ import msgspec
 from sluicegate.config.mcp_json import ServerEntry, ServerFile, read_servers
 from sluicegate.config.merge import Lines, Merger
 from sluicegate.config.model import GatewayConfig, ServerConfig, Settings
-from sluicegate.config.paths import Places
+from sluicegate.config.paths import Places, state_folders
 from sluicegate.config.problems import Problem, read_text
 from sluicegate.config.settings_toml import SettingsFile, Table, merged, read_settings, rules_of
 from sluicegate.config.variables import Variables
 from sluicegate.errors import ConfigError
 from sluicegate.gate.lock_file import read_lock
 from sluicegate.gate.rules import (
-    Action,
     Rule,
+    RulesFile,
     policy_of,
     unknown_servers,
     unreachable,
@@ -63,6 +63,7 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
     entries = _read_entries(places, problems, broken)
     config = None
     locked = _read_lock(places, problems)
+    problems += _other_states(places)
     if not _has_error(problems):
         settings = msgspec.convert(table, Settings)
         merger = Merger(settings, table, lines, problems, places.environ)
@@ -81,7 +82,7 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
             limits=settings.limits,
             audit=settings.audit,
             profiles=settings.profiles,
-            policy=policy_of(policy.rules, policy.defaults),
+            policy=policy_of(policy.files),
             locked=locked,
         )
     return Loaded(
@@ -90,6 +91,18 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
         broken=tuple(broken),
         filled=tuple(filled),
     )
+
+
+def _other_states(places: Places) -> Iterator[Problem]:
+    """Warnings about records that a process of another environment has begun: each log has only a part of the calls."""
+    used, *others = state_folders(places.root, places.environ) or [""]
+    for other in others:
+        log = os.path.join(other, "audit")
+        sentence = (
+            f"This folder has a second state, from processes that did not find the first one; {used} is used. To read"
+            f" the calls that were recorded here, use --audit-folder {log}; then move this folder away."
+        )
+        yield Problem(severity="warning", file=other, sentence=sentence)
 
 
 def _read_lock(places: Places, problems: list[Problem]) -> dict[tuple[str, str, str], str] | None:
@@ -170,32 +183,37 @@ class _PolicyFiles:
     """The rules of all files in order. They are not merged like other settings: the user's file comes first."""
 
     def __init__(self, places: Places) -> None:
-        self.rules: list[Rule] = []
-        self.defaults: list[Action] = []
+        self.files: list[RulesFile] = []
         self._places = places
-        self._files: list[str] = []
+        self._users = places.user_settings
+        self._paths: list[str] = []
 
     def take(self, file: str, read: SettingsFile) -> None:
         """Move the rules of a file here."""
-        rules, default = rules_of(read, _shown_path(file, self._places))
-        self.rules += rules
-        self._files += [file] * len(rules)
-        if default is not None:
-            self.defaults.append(default)
+        shown = _shown_path(file, self._places)
+        rules, default = rules_of(read, shown)
+        self.files.append(RulesFile(tuple(rules), default, file in self._users, shown))
+        self._paths.append(file)
         for key in ("permissions", "policy"):
             read.table.pop(key, None)
 
     def warnings(self, servers: Iterable[ServerConfig]) -> Iterator[Problem]:
         """Warnings about rules that can never decide, and about rules that name a server that does not exist."""
-        keys = [*(server.key for server in servers), *self._places.added, DEMO]
-        for rule, earlier in unreachable(self.rules):
-            yield self._warning(rule, f"This rule is never reached: {earlier.place} decides before.")
-        for rule, name in unknown_servers(self.rules, keys):
-            yield self._warning(rule, f'There is no server "{name}".{did_you_mean(name, keys)}')
+        keys = [*(name for server in servers for name in sorted(server.names)), *self._places.added, DEMO]
+        users: list[Rule] = []
+        for path, file in zip(self._paths, self.files, strict=True):
+            own = {id(rule) for rule in file.rules}
+            # A file of the user holds besides the others of the user.
+            for rule, earlier in unreachable([*([] if file.is_users else users), *file.rules]):
+                if id(rule) in own:
+                    yield _rule_problem(path, rule, f"This rule is never reached: {earlier.place} decides before.")
+            for rule, name in unknown_servers(file.rules, keys):
+                yield _rule_problem(path, rule, f'There is no server "{name}".{did_you_mean(name, keys)}')
+            users += file.rules if file.is_users else ()
 
-    def _warning(self, rule: Rule, sentence: str) -> Problem:
-        file = next(file for file, each in zip(self._files, self.rules, strict=True) if each is rule)
-        return Problem(severity="warning", file=file, line=rule.line or None, key="permissions", sentence=sentence)
+
+def _rule_problem(file: str, rule: Rule, sentence: str) -> Problem:
+    return Problem(severity="warning", file=file, line=rule.line or None, key="permissions", sentence=sentence)
 
 
 def _shown_path(file: str, places: Places) -> str:

@@ -2,13 +2,14 @@
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from sluicegate.errors import InvalidParams, RateLimited, UpstreamProtocolError
 from sluicegate.exchange import Exchange, Handler, Target
+from sluicegate.gate.rules import full_names
 from sluicegate.protocol.message import Reply, Result
 from sluicegate.text.globs import Glob
 
@@ -45,6 +46,8 @@ class RateLimits(msgspec.Struct, frozen=True):
     per_server: Mapping[str, Rate] = {}
     per_tool: Sequence[tuple[Glob, Rate]] = ()
     """Globs on `mcp__server__name`. The first that matches counts, for each caller and all that it matches together."""
+    names: Mapping[str, Collection[str]] = {}
+    """All names of servers, by their keys."""
 
 
 class Ceilings(msgspec.Struct, frozen=True):
@@ -126,9 +129,9 @@ class RateLimit:
         if (rate := rates.per_server.get(target.server)) is not None:
             found.append((("server", target.server, rate), rate, f"{target.server} (`calls` of the server)"))
         if rates.per_tool:
-            name = str(target)
+            names = full_names(rates.names.get(target.server, (target.server,)), target.name)
             for glob, rate in rates.per_tool:
-                if glob.matches(name):
+                if any(map(glob.matches, names)):
                     found.append((("tool", caller, glob.source, rate), rate, f"{glob.source} (`calls_per_tool`)"))
                     break
         return found

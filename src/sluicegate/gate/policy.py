@@ -8,13 +8,14 @@ rule that denies or asks and none that allows: where two readers could disagree,
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar, cast
 
 import msgspec
 
 from sluicegate.exchange import Action, Caller, Exchange, Handler, Target, Verdict
-from sluicegate.gate.rules import GROUP, KINDS, PolicyConfig, Rule, Subject, spellings, subject_of
+from sluicegate.gate.rules import GROUP, KINDS, PolicyConfig, Rule, Subject, readings_of, spellings
 from sluicegate.protocol.message import Reply
 from sluicegate.protocol.methods import JUDGED, UNJUDGED
 from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
@@ -44,7 +45,7 @@ _STRICTNESS: Final[Mapping[Action, int]] = {"allow": 0, "ask": 1, "deny": 2}
 K = TypeVar("K")
 V = TypeVar("V")
 _NOT_NAMED: Final = "No rule names it."
-_CAREFUL: Final = Verdict("ask", why="No rule names it, and it can do anything on this machine.", needs_client=True)
+_CAREFUL: Final = "No rule names it, and it can do anything on this machine."
 
 
 class ArgumentCondition(msgspec.Struct, frozen=True):
@@ -79,6 +80,8 @@ class CompiledRule(msgspec.Struct, frozen=True):
     conditions: tuple[ArgumentCondition, ...]
     callers: tuple[Glob, ...] = ()
     groups: tuple[Glob, ...] = ()
+    by_name: Mapping[str, tuple[Subject, ...]] = {}
+    """Keys of servers that it calls by another of their names, each with what it names there."""
 
     @property
     def allows(self) -> bool:
@@ -92,19 +95,33 @@ class CompiledRule(msgspec.Struct, frozen=True):
             each.matches(group) for each in self.groups for group in caller.groups
         )
 
+    def subjects_of(self, server: str) -> tuple[Subject, ...]:
+        """What it names of a server, given by its key; nothing if it is not for this server."""
+        own = (self.subject,) if self.subject.server.matches(server) else ()
+        return (*own, *self.by_name[server]) if server in self.by_name else own
+
     def names(self, target: Target, forms: Sequence[str]) -> bool:
-        """Whether it names the target, of whose server it is; `forms` are spellings of its name, none if suspicious."""
-        subject = self.subject
-        if subject.kinds != KINDS and target.kind not in subject.kinds:
-            return False  # All kinds include those that no rule names alone, such as instructions.
-        if subject.name is None:
-            return True
-        return any(map(subject.name.matches, forms)) if forms else not self.allows
+        """Whether it names the target; `forms` are the spellings of its name, none if that is suspicious."""
+        for subject in self.subjects_of(target.server):
+            # All kinds include those that no rule names alone, such as instructions.
+            if subject.kinds == KINDS or target.kind in subject.kinds:
+                if subject.name is None or (any(map(subject.name.matches, forms)) if forms else not self.allows):
+                    return True
+        return False
 
     def holds(self, target: Target, arguments: Mapping[str, object]) -> bool:
         """Whether all its conditions on arguments are met."""
         allows = self.allows
         return all(condition.holds(target, arguments, allows=allows) for condition in self.conditions)
+
+
+class Careful(msgspec.Struct, frozen=True):
+    """Tools of a server that a rule for all servers does not allow, because they can do anything on this machine."""
+
+    tools: str = ""
+    """The end of their names; empty for all tools."""
+    needs_client: bool = False
+    """Whether a call is refused if its own client cannot be asked."""
 
 
 class Applicable(msgspec.Struct, frozen=True):
@@ -119,19 +136,33 @@ class Applicable(msgspec.Struct, frozen=True):
 class Rules:
     """The rules of a configuration, compiled. Which of them can apply is remembered for each caller and target."""
 
-    def __init__(self, config: PolicyConfig | None = None, careful: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        config: PolicyConfig | None = None,
+        careful: Mapping[str, Careful] | None = None,
+        names: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
         """Raises BadGlob if a rule cannot be read; the configuration has been checked.
 
-        Calls of `careful` servers, given by their keys, are allowed only by rules that name the server.
+        Calls of `careful` tools, given by the keys of their servers, are allowed only by rules that name the server.
+        `names` are all names of servers by their keys: rules may use any of them, such as `my_server` for `my-server`.
         """
         self.config = config or PolicyConfig()
-        self.careful = frozenset(careful)
-        self.version = "+".join([self.config.version, *sorted(self.careful)])
+        self.careful = dict(careful or {})
+        self.names = {key: tuple(sorted({key, *others})) for key, others in (names or {}).items()}
+        others = ("=".join(each) for each in self.names.values() if len(each) > 1)
+        self.version = "+".join([self.config.version, *sorted(self.careful), *sorted(others)])
         """A digest of the rules; equal rules have the same one."""
-        self.rules = tuple(map(_compiled, self.config.rules))
+        self.rules = tuple(_compiled(rule, self.names) for rule in self.config.rules)
         action = self.config.default
-        self.default = Verdict(action, why="" if action == "allow" else _NOT_NAMED)
-        self.can_hide = action == "deny" or any(rule.verdict.action == "deny" for rule in self.rules)
+        self.default = Verdict(action, self.config.file, "" if action == "allow" else _NOT_NAMED)
+        self.floors = tuple(Rules(each, names=names) for each in self.config.floors)
+        """The rules of single files of the user: the strictest verdict counts."""
+        self.can_hide = (
+            action == "deny"
+            or any(rule.verdict.action == "deny" for rule in self.rules)
+            or any(floor.can_hide for floor in self.floors)
+        )
         """Whether anything may be denied outright."""
         self._by_server: dict[str, tuple[CompiledRule, ...]] = {}
         self._has_callers = any(rule.callers or rule.groups for rule in self.rules)
@@ -158,7 +189,7 @@ class Rules:
         return found
 
     def _find(self, caller: Caller, target: Target) -> Applicable:
-        forms = forms_of(target)
+        forms = self.forms_of(target)
         conditional: list[CompiledRule] = []
         for rule in self._of_server(target.server):
             if self.is_too_general(rule, target):
@@ -175,15 +206,24 @@ class Rules:
 
     def default_for(self, target: Target) -> Verdict:
         """What holds if no rule matches."""
-        return _CAREFUL if self._is_careful(target) and self.default.action != "deny" else self.default
+        if self.default.action == "deny" or not self._is_careful(target):
+            return self.default
+        return Verdict("ask", why=_CAREFUL, needs_client=self.careful[target.server].needs_client)
 
     def _is_careful(self, target: Target) -> bool:
-        return target.kind == "tool" and target.server in self.careful
+        careful = self.careful.get(target.server)
+        return careful is not None and target.kind == "tool" and target.name.endswith(careful.tools)
+
+    def forms_of(self, target: Target) -> tuple[str, ...]:
+        """The spellings of its name that globs are compared with; none if it is a suspicious URI."""
+        if target.kind == "resource":
+            return forms_of_uri(target.name)
+        return spellings(self.names.get(target.server, (target.server,)), target.name)
 
     def _of_server(self, server: str) -> tuple[CompiledRule, ...]:
         found = self._by_server.get(server)
         if found is None:
-            found = tuple(rule for rule in self.rules if rule.subject.server.matches(server))
+            found = tuple(rule for rule in self.rules if rule.subjects_of(server))
             _remember(self._by_server, server, found)
         return found
 
@@ -191,32 +231,46 @@ class Rules:
 def judge(rules: Rules, caller: Caller, target: Target, arguments: Mapping[str, object]) -> Verdict:
     """What the rules say about a call: the verdict of the first rule that matches, else the default."""
     found = rules.applicable(caller, target)
+    verdict = found.otherwise
     for rule in found.conditional:
         if rule.holds(target, arguments):
-            return rule.verdict
-    return found.otherwise
+            verdict = rule.verdict
+            break
+    for floor in rules.floors:
+        verdict = _stricter(verdict, judge(floor, caller, target, arguments))
+    return verdict
 
 
 def is_hidden(rules: Rules, caller: Caller, target: Target) -> bool:
     """Whether it is denied whatever the arguments: absent from lists, and unknown when called (T33)."""
     found = rules.applicable(caller, target)
-    return found.otherwise.action == "deny" and all(rule.verdict.action == "deny" for rule in found.conditional)
+    if found.otherwise.action == "deny" and all(rule.verdict.action == "deny" for rule in found.conditional):
+        return True
+    return any(is_hidden(floor, caller, target) for floor in rules.floors)
 
 
 def possible_verdicts(rules: Rules, caller: Caller, target: Target) -> list[Verdict]:
     """All verdicts that calls of the target can get, depending on their arguments."""
     found = rules.applicable(caller, target)
-    return [*(rule.verdict for rule in found.conditional), found.otherwise]
+    possible = [*(rule.verdict for rule in found.conditional), found.otherwise]
+    for floor in rules.floors:
+        possible = [_stricter(each, own) for own in possible_verdicts(floor, caller, target) for each in possible]
+    return possible
 
 
-def mismatch(rule: CompiledRule, caller: Caller, target: Target, arguments: Mapping[str, object]) -> str:
-    """Why a rule does not match a call, as the end of a sentence; empty if it matches."""
+def _stricter(verdict: Verdict, other: Verdict) -> Verdict:
+    return other if _STRICTNESS[other.action] > _STRICTNESS[verdict.action] else verdict
+
+
+def mismatch(rules: Rules, rule: CompiledRule, caller: Caller, target: Target, arguments: Mapping[str, object]) -> str:
+    """Why one of the rules does not match a call, as the end of a sentence; empty if it matches."""
     kind, written = rule.rule.written.subject
-    if rule.subject.kinds != KINDS and target.kind not in rule.subject.kinds:
+    subjects = rule.subjects_of(target.server)
+    if not any(each.kinds == KINDS or target.kind in each.kinds for each in subjects or (rule.subject,)):
         return f"it is for {kind}s"
-    if not rule.subject.server.matches(target.server):
+    if not subjects:
         return f"{rule.subject.server.source} does not match the server {target.server}"
-    forms = forms_of(target)
+    forms = rules.forms_of(target)
     if not rule.names(target, forms):
         return f"{written} does not match" if forms else "the URI is suspicious, so no rule allows it"
     if not rule.is_for(caller):
@@ -272,7 +326,7 @@ def verdict_of(rules: Rules, exchange: Exchange, caller: Caller) -> Verdict:
         verdict = judge(rules, caller, target, cast(Mapping[str, object], arguments) if is_object else {})
         if exchange.is_extension and target.kind != "method":
             of_method = judge(rules, caller, Target(target.server, "method", method), {})
-            return max(verdict, of_method, key=lambda each: _STRICTNESS[each.action])
+            return _stricter(verdict, of_method)
         return verdict
     if target is None and method in UNJUDGED:
         return Verdict("allow")
@@ -312,11 +366,8 @@ def _is_odd_uri(uri: str) -> bool:
     return uri[:7].lower() == "file://" and not uri[7:].startswith("/")
 
 
-def forms_of(target: Target) -> tuple[str, ...]:
-    """The spellings of its name that globs are compared with; none if it is a suspicious URI."""
-    if target.kind != "resource":
-        return spellings(target.server, target.name)
-    uri = target.name
+def forms_of_uri(uri: str) -> tuple[str, ...]:
+    """The spellings of a URI that globs are compared with; none if it is suspicious."""
     if _size(uri) > MAX_ARGUMENT:
         return ()
     decoded = plain(uri)
@@ -381,21 +432,46 @@ def _size(text: str) -> int:
 # ------------------------------------------------------------------------------------------------------------ compiling
 
 
-def _compiled(rule: Rule) -> CompiledRule:
+def _compiled(rule: Rule, names: Mapping[str, Collection[str]]) -> CompiledRule:
     written = rule.written
+    readings = readings_of(written)
     action: Action = written.action
     conditions = [ArgumentCondition(tuple(path.split(".")), glob(each)) for path, each in written.args.items()]
     if written.pattern is not None:
         conditions.append(ArgumentCondition((), glob(written.pattern)))
     return CompiledRule(
         rule,
-        subject_of(written),
+        readings[0],
         Verdict(action, rule.place, written.why, written.record == "values"),
         tuple(conditions),
         # An id that begins like a group must not pass for one.
         tuple(name_glob(each) for each in written.caller if not each.startswith(GROUP)),
         tuple(name_glob(each.removeprefix(GROUP)) for each in written.caller if each.startswith(GROUP)),
+        _by_name(readings, names, allows=action == "allow"),
     )
+
+
+def _by_name(
+    readings: Sequence[Subject], names: Mapping[str, Collection[str]], *, allows: bool
+) -> dict[str, tuple[Subject, ...]]:
+    """For servers that a rule calls by another name than their key: their keys, and what it names there.
+
+    Where two servers could be meant, a rule that denies or asks is for both; one that allows is for the server with
+    that key, and else for none (T15).
+    """
+    found: dict[str, tuple[Subject, ...]] = {}
+    if not names or readings[0].server.matches_all:
+        return found
+    owners = Counter(name for of_server in names.values() for name in set(of_server))
+    for reading in readings:
+        matches = reading.server.matches
+        for key, of_server in names.items():
+            others = [name for name in of_server if name != key and not (allows and owners[name] > 1)]
+            if any(map(matches, others)):
+                found[key] = (*found.get(key, ()), reading)
+        if allows and (found or any(map(matches, names))):
+            break
+    return found
 
 
 def _remember(cache: dict[K, V], key: K, value: V) -> None:

@@ -4,7 +4,8 @@ The configuration is read before servers are started, so this module must stay q
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -81,26 +82,56 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     default: Action = "allow"
     has_default: bool = False
     """Whether a file says what the default is."""
+    floors: "tuple[PolicyConfig, ...]" = ()
+    """Policies of single files of the user. Each holds besides the rules above: the strictest verdict counts."""
+    file: str = ""
+    """The file of such a single policy."""
 
     @property
     def can_ask(self) -> bool:
         """Whether a person may have to be asked."""
-        return self.default == "ask" or any(rule.written.action == "ask" for rule in self.rules)
+        if self.default == "ask" or any(rule.written.action == "ask" for rule in self.rules):
+            return True
+        return any(floor.can_ask for floor in self.floors)
 
     @property
     def version(self) -> str:
         """A digest of what the rules say, wherever they are written."""
-        said = msgspec.json.encode((self.default, [rule.written for rule in self.rules]), order="deterministic")
+        said = msgspec.json.encode(
+            (self.default, [rule.written for rule in self.rules], *(floor.version for floor in self.floors)),
+            order="deterministic",
+        )
         return hashlib.blake2b(said, digest_size=16).hexdigest()
 
 
-def policy_of(rules: Sequence[Rule], defaults: Iterable[Action]) -> PolicyConfig:
-    """The policy of several files. The strictest of their defaults holds: a project must not loosen the user's."""
-    written = set(defaults)
-    for each in STRICTEST:
-        if each in written:
-            return PolicyConfig(tuple(rules), each, has_default=True)
-    return PolicyConfig(tuple(rules), "ask" if rules else "allow")
+class RulesFile(msgspec.Struct, frozen=True):
+    """The rules of one file."""
+
+    rules: tuple[Rule, ...] = ()
+    default: Action | None = None
+    is_users: bool = False
+    """Whether it is the user's own file, not that of a project."""
+    file: str = ""
+
+
+def policy_of(files: Sequence[RulesFile]) -> PolicyConfig:
+    """The policy of several files, those of the user first: a project must not loosen what the user's say (T36).
+
+    The strictest of their defaults holds. What two files of the user say differently is as strict as the stricter one.
+    Where the user's file has a default, the rules of a project can only be stricter than it.
+    """
+    rules = tuple(rule for file in files for rule in file.rules)
+    written = {file.default for file in files}
+    users = [file for file in files if file.is_users]
+    floors = tuple(
+        PolicyConfig(file.rules, file.default or "allow", file=file.file)
+        for file in users
+        if len(files) > 1 and (file.default in ("deny", "ask") or (file.rules and len(users) > 1))
+    )
+    for default in STRICTEST:
+        if default in written:
+            return PolicyConfig(rules, default, has_default=True, floors=floors)
+    return PolicyConfig(rules, "ask" if rules else "allow", floors=floors)
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -119,17 +150,42 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 def subject_of(written: Permission) -> Subject:
-    """What a rule names.
+    """What a rule names, if the first `__` behind `mcp__` ends the server's half, as it does for keys of servers.
 
     Raises:
         BadGlob: it cannot be read; the message is the end of a sentence.
     """
+    return next(_readings(written))
+
+
+def readings_of(written: Permission) -> list[Subject]:
+    """All that a rule may name: the names that users give to servers may contain `__`, so any of them may end it.
+
+    Raises:
+        BadGlob: the first of them cannot be read.
+    """
+    return list(_readings(written))
+
+
+def _readings(written: Permission) -> Iterator[Subject]:
     kind, text = written.subject
     is_whole_server = kind == "tool" and not written.args and written.pattern is None
     kinds = KINDS if is_whole_server else (kind,)
     if text in ("*", "**"):
-        return Subject(kinds, name_glob("*"), None)
+        yield Subject(kinds, name_glob("*"), None)
+        return
     server, name = _halves(kind, text)
+    yield _subject(kinds, kind, server, name)
+    while name is not None and text.startswith(_HEAD):
+        more, separator, rest = name.partition("__")
+        server, name = f"{server}__{more}", rest if separator else None
+        if name == "" or (kind == "resource" and "/" in more):
+            return  # The rest of a URI.
+        with suppress(BadGlob):  # Such as the first half of `{a__b,c}`.
+            yield _subject(kinds, kind, server, name)
+
+
+def _subject(kinds: tuple[Kind, ...], kind: Kind, server: str, name: str | None) -> Subject:
     if name is None:
         return Subject(kinds, name_glob(server), None)
     if kind == "resource":
@@ -155,15 +211,25 @@ def _halves(kind: Kind, text: str) -> tuple[str, str | None]:
     return server, name if separator else None
 
 
-def spellings(server: str, name: str) -> tuple[str, ...]:
-    """The names by which rules may call a tool or prompt: of an activation, `bash.execute` and `execute`."""
-    short = name.removeprefix(f"{server}.")
-    return (name,) if short == name else (name, short)
+def spellings(servers: Iterable[str], name: str) -> tuple[str, ...]:
+    """The names by which rules may call a tool or prompt of a server that has these names.
+
+    A tool of an activation is `bash.execute` and `execute`; one further inside, `earth.info` and `earth__info`.
+    """
+    for server in servers:
+        if (short := name.removeprefix(f"{server}.")) != name:
+            return tuple(dict.fromkeys((name, short, short.replace(".", "__"))))
+    return (name,)
 
 
 def full_name(server: str, name: str) -> str:
     """What a rule writes for a tool, a prompt or a URI of a server."""
     return f"{_HEAD}{server}__{name}"
+
+
+def full_names(servers: Collection[str], name: str) -> list[str]:
+    """All that a rule may write for a tool or prompt of a server that has these names."""
+    return [full_name(server, each) for server in servers for each in spellings(servers, name)]
 
 
 def faults(written: Permission) -> Iterator[tuple[str, str]]:
@@ -236,12 +302,12 @@ def _hides(earlier: Rule, wide: Subject, later: Rule, narrow: Subject) -> bool:
 
 
 def unknown_servers(rules: Sequence[Rule], keys: Iterable[str]) -> Iterator[tuple[Rule, str]]:
-    """Rules whose server half matches none of these keys, each with that half."""
+    """Rules whose server half matches none of these keys and other names of servers, each with that half."""
     known = list(keys)
     for rule in rules:
-        server = subject_of(rule.written).server
-        if not server.matches_all and not any(server.matches(key) for key in known):
-            yield rule, server.source
+        halves = [reading.server for reading in readings_of(rule.written)]
+        if not any(half.matches_all or any(map(half.matches, known)) for half in halves):
+            yield rule, halves[0].source
 
 
 def unknown_names(rules: Sequence[Rule], tools: Mapping[str, Iterable[str]]) -> Iterator[tuple[Rule, str, list[str]]]:
@@ -255,7 +321,7 @@ def unknown_names(rules: Sequence[Rule], tools: Mapping[str, Iterable[str]]) -> 
         if subject.name is None or "tool" not in subject.kinds or server is None or server not in tools:
             continue
         names = list(tools[server])
-        if not any(subject.name.matches(each) for name in names for each in spellings(server, name)):
+        if not any(subject.name.matches(each) for name in names for each in spellings([server], name)):
             yield rule, subject.name.source, names
 
 

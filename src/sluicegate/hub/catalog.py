@@ -5,7 +5,7 @@ each server's own list.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
 
@@ -19,11 +19,13 @@ from sluicegate.hub.naming import (
     definition_rewritten,
     exposed_uri,
     head_of,
+    heads_of,
     names_for,
     own_uri,
 )
 from sluicegate.protocol.headers import Marks
 from sluicegate.protocol.message import Params, as_object
+from sluicegate.protocol.types import STREAMING_KEY
 from sluicegate.text.globs import name_matches
 
 KINDS: Final[Mapping[str, str]] = {
@@ -143,6 +145,8 @@ class Share(msgspec.Struct, frozen=True):
     """Whether its first offer is still to come."""
     key: str = ""
     """Another name that profiles may use."""
+    origin: str = ""
+    """A digest of the server's command or URL."""
 
     def offered(self, kind: str) -> Entries:
         """What it adds to one of the four lists."""
@@ -161,6 +165,8 @@ class Entry(msgspec.Struct, frozen=True):
     """What rules judge and the audit log records."""
     needs_task: bool = False
     """Whether the server runs this tool only as a task, which clients do not see."""
+    is_stream: bool = False
+    """Whether this tool sends events before its result."""
     source: Offered | None = None
     """What the server offered; while it is the same object, the entry is reused."""
 
@@ -199,6 +205,40 @@ class Catalog(msgspec.Struct, frozen=True):
         """The entries of one of the four lists."""
         entries: Mapping[str, Entry] = getattr(self, kind)
         return entries
+
+    def mount_named(self, name: str) -> str | None:
+        """The mount with this name, key or prefix."""
+        if name in self.prefixes:
+            return name
+        others = (pair for names in (self.keys, self.prefixes) for pair in names.items())
+        return next((mount for mount, other in others if name and other == name and mount in self.prefixes), None)
+
+    def exposed(self, kind: str, name: str) -> str | None:
+        """The exposed name of a tool or prompt, given by any of its names; None if there is none, or several.
+
+        A server may be called by its name, its key or its prefix, with `mcp__` in front or without, and with `.` or
+        `__` behind it, whatever `naming` says. Names are not split: those of the servers are compared, and what is left
+        is looked up.
+        """
+        if name in self.of(kind):
+            return name
+        if kind not in _REVIEWED:
+            return None
+        found: set[str] = set()
+        for text in {name, name.removeprefix("mcp__")}:
+            for mount, prefix in self.prefixes.items():
+                for head in heads_of(mount, prefix, self.keys.get(mount, "")):
+                    if text.startswith(head):
+                        found.update(self._exposed(kind, mount, text[len(head) :]))
+        return found.pop() if len(found) == 1 else None
+
+    def _exposed(self, kind: str, mount: str, rest: str) -> Iterator[str]:
+        prefix = self.prefixes[mount]
+        for own in {rest, f"{prefix}.{rest}", f"{prefix}.{rest.replace('__', '.')}"}:  # The latter of activations.
+            for name in names_for(prefix, own, *self.rule):
+                entry = self.of(kind).get(name) or self.quarantined.get((kind, name), (None,))[0]
+                if entry is not None and entry.mount == mount and entry.own == own:
+                    yield name
 
     def owner_of_uri(self, uri: str) -> tuple[str, str] | None:
         """The mount of a client's URI, and the URI there; None if no mount has it.
@@ -350,7 +390,9 @@ class _Owners:
 
 
 def _is_still(entry: Entry, share: Share, offered: Offered, known: Catalog) -> bool:
-    return entry.source is offered and entry.mount == share.mount and known.prefixes.get(share.mount) == share.prefix
+    if entry.source is not offered or entry.mount != share.mount or entry.target.origin != share.origin:
+        return False
+    return known.prefixes.get(share.mount) == share.prefix
 
 
 def _begins_like(template: str, uri: str) -> bool:
@@ -367,8 +409,10 @@ def _entry(kind: str, share: Share, offered: Offered, exposed: str) -> Entry:
     if kind == "tools":
         definition.pop("execution", None)  # It announces legacy tasks, which we do not offer.
     encoded = msgspec.Raw(msgspec.json.encode(definition))
-    target = Target(share.key or share.mount, _TARGETS[kind], offered.own, offered.digest, offered.salient)
-    return Entry(share.mount, offered.own, encoded, offered.marks, target, as_task, offered)
+    server, kind_of_target = share.key or share.mount, _TARGETS[kind]
+    target = Target(server, kind_of_target, offered.own, offered.digest, offered.salient, share.origin)
+    is_stream = (as_object(definition.get("_meta")) or {}).get(STREAMING_KEY) is True
+    return Entry(share.mount, offered.own, encoded, offered.marks, target, as_task, is_stream, offered)
 
 
 _TARGETS: Final[Mapping[str, Literal["tool", "prompt", "resource"]]] = {

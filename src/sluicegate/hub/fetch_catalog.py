@@ -145,6 +145,8 @@ class _Faults(msgspec.Struct):
     malformed: list[str] = []
     mended: list[str] = []
     lightened: list[str] = []
+    opened: list[str] = []
+    """Tools without `inputSchema`."""
     looping: int = 0
     """How many passed too many gateways."""
 
@@ -155,6 +157,7 @@ class _Faults(msgspec.Struct):
             f"left out of its {which}, as malformed": self.malformed,
             f"members left out of its {which}, as malformed": self.mended,
             f"members left out of its {which}, as too large": self.lightened,
+            f"without inputSchema among its {which}, offered with any arguments": self.opened,
         }
         sentences = [f"{what}: {_named(entries)}." for what, entries in kinds.items() if entries]
         if self.looping:
@@ -257,13 +260,18 @@ class _Fetching:
                 self._turns.end()
                 break
             await self._turns.share()
-            entries = entries_of(found.pop(each.found_in, None))
+            entries = entries_of(listed := found.pop(each.found_in, None))
             # Long members, which we do not use, stay encoded.
             page = {key: value_of(value) if len(memoryview(value)) <= REST else value for key, value in found.items()}
             self.lives.append(_life_of(page))
             self.is_gateway = self.is_gateway or GATEWAY in (as_object(page.get("_meta")) or {})
             if entries is not None:
                 page[each.found_in] = await self._fitting(each, entries, faults)
+            elif listed is None or bytes(listed) == b"null":
+                self._leave_out(f"its answer to {each.method} has no {each.found_in}, which is read as an empty list.")
+                page[each.found_in] = []
+            else:
+                page[each.found_in] = listed  # Whatever it is, it is no list.
             params = gathering.add(page)
             self._turns.end()
             if len(gathering.items) > most:
@@ -312,6 +320,9 @@ class _Fetching:
                 except InvalidParams:
                     faults.looping += 1
                     continue
+            if each.shape is ToolShape and (members := as_object(entry)) and members.get("inputSchema") is None:
+                entry = {**members, "inputSchema": {"type": "object"}}
+                faults.opened.append(_name_in(data, each.member))
             try:
                 read = shaped(entry, each.shape)
             except msgspec.ValidationError as problem:

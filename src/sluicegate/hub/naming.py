@@ -66,6 +66,11 @@ def head_of(prefix: str, naming: Naming) -> str:
     return f"mcp{_SEPARATOR}{prefix}{_SEPARATOR}" if naming == "claude" else f"{prefix}{_SEPARATOR}"
 
 
+def heads_of(*names: str) -> list[str]:
+    """How clients may begin the names of tools of a server that has these names, without `mcp__`."""
+    return [f"{name}{separator}" for name in dict.fromkeys(names) if name for separator in (_SEPARATOR, ".")]
+
+
 def _full_names(prefix: str, name: str, naming: Naming) -> list[str]:
     if not prefix or is_in_namespace(prefix, name):
         return [name]

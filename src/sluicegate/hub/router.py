@@ -27,7 +27,7 @@ from sluicegate.hub.input_requests import settle_links
 from sluicegate.hub.instructions import about_servers
 from sluicegate.hub.listen import hold
 from sluicegate.hub.mount import Mount
-from sluicegate.hub.naming import exposed_uri, head_of, looks_like_any, reply_rewritten
+from sluicegate.hub.naming import exposed_uri, heads_of, looks_like_any, reply_rewritten
 from sluicegate.hub.route import Outdated, Route
 from sluicegate.hub.tasks.notifications import TaskNotifications
 from sluicegate.hub.tasks.passthrough import TaskPassthrough
@@ -126,7 +126,7 @@ class Router:
                 return True
             name = searched_name(exchange)
         is_own = method == "tools/call" and name in context.unlisted
-        return is_own or (isinstance(name, str) and name in self.catalog.of(_LIST_OF[method]))
+        return is_own or (isinstance(name, str) and self.catalog.exposed(_LIST_OF[method], name) is not None)
 
     @property
     def profile(self) -> Subset:
@@ -238,6 +238,9 @@ class Router:
         mount = self._away(caller, name)
         if mount is not None:
             await mount.wait_retry()
+        known = self._views.of(caller).catalog.exposed("tools", name) if isinstance(name, str) else None
+        if known is not None and known != name:
+            exchange.params, name = {**exchange.params, "name": known}, known
         entry = self._views.of(caller).catalog.tools.get(name) if isinstance(name, str) else None
         if entry is not None:
             return await self._call_entry(exchange, entry)
@@ -254,6 +257,8 @@ class Router:
         own: Params = {"name": entry.own}
         if entry.needs_task:  # It lives as long as the longest call may.
             own["task"] = Wanted(int(mount.settings.longest_call * 1000))
+        if entry.is_stream:
+            exchange.offer_progress()
         find = partial(self._views.target, "tools", exchange.caller, exchange.params["name"])
         return self._request(exchange, Route(self._context, mount, own, entry.target, find))
 
@@ -273,9 +278,7 @@ class Router:
         """The server that is away now and whose names begin like this one, if there is one."""
         own = str(name).removeprefix("mcp__")
         for mount in self._context.mounts_of(self._views.of(caller).catalog.prefixes):
-            if mount.is_ready or not mount.prefix:
-                continue
-            if own.startswith((f"{mount.prefix}__", f"{mount.prefix}.")):
+            if not mount.is_ready and own.startswith(_heads(mount)):
                 return mount
         return None
 
@@ -286,12 +289,14 @@ class Router:
         A tool that it lists is not among them: clients may not see it because it is hidden or quarantined. Nor is any
         where rules or a lock file name what may be used.
         """
-        prefixes, naming = self.catalog.prefixes, self.catalog.rule[0]
+        prefixes = self.catalog.prefixes
         bare = next((mount for mount, prefix in prefixes.items() if not prefix), None)
         mount = None if bare is None else self._context.find(bare)
         if mount is None or mount.offer is None:
             return None
-        if any(prefix and name.lower().startswith(head_of(prefix, naming).lower()) for prefix in prefixes.values()):
+        plain = name.lower().removeprefix("mcp__")
+        others = (each for each in self._context.mounts_of(prefixes) if each.prefix)
+        if any(plain.startswith(head.lower()) for other in others for head in _heads(other)):
             return None  # It looks like a tool of another server.
         governor = self._context.governor
         if _PLAIN_NAME.fullmatch(name) is None or (governor is not None and not governor.allows_unlisted):
@@ -355,6 +360,7 @@ class Router:
 
         Every request to a server passes here, and so through the governor of the hub.
         """
+        exchange.router = self
         if route.mount.is_gateway:
             route.own = {**route.own, "_meta": with_hop(exchange.params)["_meta"]}
         context = self._context
@@ -456,6 +462,11 @@ class Router:
         except (UnknownTarget, Refused):
             return None
         return mount, target.name
+
+
+def _heads(mount: Mount) -> tuple[str, ...]:
+    """How names of its tools may begin."""
+    return tuple(heads_of(mount.name, mount.prefix, mount.settings.key))
 
 
 def _count_losses(exchange: Exchange, calls: Calls, reply: Reply) -> None:

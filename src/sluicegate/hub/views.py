@@ -233,7 +233,10 @@ class Views:
 
     def entry(self, kind: str, caller: Caller, name: object) -> Entry:
         """The entry of a list that has this name; raises UnknownTarget if the caller may not use it, or it is gone."""
-        entry = self.of(caller).catalog.of(kind).get(name) if isinstance(name, str) else None
+        catalog = self.of(caller).catalog
+        entry = catalog.of(kind).get(name) if isinstance(name, str) else None
+        if entry is None and isinstance(name, str) and (known := catalog.exposed(kind, name)) is not None:
+            name, entry = known, catalog.of(kind).get(known)
         if entry is None:
             self.check_quarantine(kind, caller, name)
             raise self.unknown(kind, name)
@@ -246,7 +249,7 @@ class Views:
     def unknown(self, kind: str, name: object, why: str = "") -> UnknownTarget:
         """The error for a name that the caller does not see."""
         unknown = UnknownTarget(f"Unknown {kind.removesuffix('s')}: {str(name)[:200]}{why}")
-        hidden = self.catalog.of(kind).get(str(name))
+        hidden = self.catalog.of(kind).get(self.catalog.exposed(kind, str(name)) or "")
         unknown.hidden = None if hidden is None else hidden.target
         return unknown
 
@@ -275,7 +278,7 @@ class Views:
 
 def resource_target(mount: Mount, own: str, definition: str = "") -> Target:
     """The target of a resource by its own URI."""
-    return Target(mount.settings.key or mount.name, "resource", own, definition)
+    return Target(mount.settings.key or mount.name, "resource", own, definition, origin=mount.settings.origin)
 
 
 def _changed(before: Catalog, after: Catalog) -> set[str]:

@@ -9,7 +9,7 @@ import msgspec
 
 from sluicegate.errors import InvalidParams, RemoteProtocolError, UpstreamProtocolError
 from sluicegate.protocol.json_limits import DEFAULT_LIMITS, limit_problem, may_break_limit
-from sluicegate.protocol.message import Params, Result, as_array
+from sluicegate.protocol.message import Params, Result, as_array, as_object
 from sluicegate.protocol.sealed_tokens import Sealer
 
 log = logging.getLogger("sluicegate")
@@ -122,6 +122,10 @@ MAX_WARNINGS: Final = 5
 """Faults of a list that are logged."""
 
 
+_COMPLETE: Final[Params] = {"inputSchema": {}}
+"""Stands for an entry that is read already."""
+
+
 class Kind(msgspec.Struct, Generic[T], frozen=True):
     """One of the four lists: its method, the member with its entries, and their key."""
 
@@ -155,7 +159,10 @@ class Gathering(Generic[T]):
         Raises:
             UpstreamProtocolError: the page has no list.
         """
-        entries = as_array(page.get(self._kind.member))
+        if page.get(self._kind.member) is None:
+            self._warn(f"has no {self._kind.member}, which is read as an empty list")
+            page = {**page, self._kind.member: []}
+        entries = as_array(page[self._kind.member])
         if entries is None:
             raise UpstreamProtocolError(
                 f"The answer of {self._server} to {self._kind.method} has no list of {self._kind.member}."
@@ -190,6 +197,10 @@ class Gathering(Generic[T]):
         for entry in entries:
             try:
                 items.append(self._kind.read(entry))
+                if self._kind.method == "tools/list" and (as_object(entry) or _COMPLETE).get("inputSchema") is None:
+                    self._warn(
+                        f"has {self._kind.key(items[-1])[:100]!r} without inputSchema; it may take any arguments"
+                    )
             except msgspec.ValidationError as problem:
                 self._malformed += 1
                 if self._malformed > MAX_MALFORMED:

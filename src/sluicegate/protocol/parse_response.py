@@ -1,8 +1,10 @@
-"""Parsing of what servers send: a strict envelope around a payload that stays raw JSON.
+"""Parsing of what servers send: an envelope around a payload that stays raw JSON.
 
-An unreadable line becomes an `Unreadable` that says why, never an exception (R3, R5).
+An unreadable line becomes an `Unreadable` that says why, never an exception (R3, R5). What an envelope lacks is filled
+in where its meaning is clear, and reported.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Final, Literal, cast
 
@@ -34,6 +36,20 @@ class Unreadable(msgspec.Struct, frozen=True):
     id: RequestId | None = None
 
 
+Mended = Callable[[str], None]
+"""Gets `NO_VERSION` or `NO_RESULT` for each message that lacked it."""
+
+NO_VERSION: Final = "messages without jsonrpc, read as 2.0"
+NO_RESULT: Final = "answers without a result, read as empty ones"
+MENDED: Final = (NO_VERSION, NO_RESULT)
+
+_ABSENT: Final = (b"", b"null")
+
+
+def _ignore(_: str) -> None:
+    pass
+
+
 class _Envelope(msgspec.Struct):
     jsonrpc: msgspec.Raw = msgspec.Raw(b"")
     id: msgspec.Raw = msgspec.Raw(b"")
@@ -49,13 +65,13 @@ _params_decoder: Final = msgspec.json.Decoder(Params)
 _members_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def decode_tolerant(data: bytes) -> Message | Unreadable:
+def decode_tolerant(data: bytes, mended: Mended = _ignore) -> Message | Unreadable:
     """The one message in `data`; the value of a result stays raw."""
     try:
         if not data.isascii():
             # A raw payload is skipped, not decoded: without this check, bad UTF-8 would reach the client.
             str(data, "utf-8")
-        return _read_envelope(data, _envelope_decoder.decode(data))
+        return _read_envelope(data, _envelope_decoder.decode(data), mended)
     except msgspec.ValidationError:
         return Unreadable("is not a JSON object")
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -64,7 +80,7 @@ def decode_tolerant(data: bytes) -> Message | Unreadable:
         return Unreadable("is nested too deeply", recover_id(data))
 
 
-def decode_batch_tolerant(data: bytes) -> list[Message | Unreadable]:
+def decode_batch_tolerant(data: bytes, mended: Mended = _ignore) -> list[Message | Unreadable]:
     """The messages of a JSON array, which a server of 2025-03-26 may send; one `Unreadable` for an invalid array."""
     try:
         members = cast(tuple[msgspec.Raw, ...], msgspec.structs.astuple(_batch_decoder().decode(data)))
@@ -72,7 +88,7 @@ def decode_batch_tolerant(data: bytes) -> list[Message | Unreadable]:
         if isinstance(error, msgspec.ValidationError) and data.lstrip()[:1] == b"[":
             return [Unreadable(f"is a batch of more than {MAX_BATCH} messages")]
         return [Unreadable("is not a readable JSON array")]
-    return [decode_tolerant(bytes(member)) for member in members if member]
+    return [decode_tolerant(bytes(member), mended) for member in members if member]
 
 
 @cache
@@ -82,7 +98,7 @@ def _batch_decoder() -> msgspec.json.Decoder[msgspec.Struct]:
     return msgspec.json.Decoder(msgspec.defstruct("Batch", members, array_like=True, forbid_unknown_fields=True))
 
 
-def _read_envelope(data: bytes, envelope: _Envelope) -> Message | Unreadable:
+def _read_envelope(data: bytes, envelope: _Envelope, mended: Mended) -> Message | Unreadable:
     request_id = read_id(bytes(envelope.id))
     # The id of a server's own request is not one of our ids: it answers nothing.
     answered = None if envelope.method else request_id
@@ -91,19 +107,28 @@ def _read_envelope(data: bytes, envelope: _Envelope) -> Message | Unreadable:
         return Unreadable("has a member twice in its envelope", None if "id" in repeated else answered)
     if folded is not None:
         return Unreadable("has a member in its envelope that could be taken for another", answered)
-    if bytes(envelope.jsonrpc) != b'"2.0"':
-        return Unreadable('lacks "jsonrpc":"2.0"', answered)
+    if envelope.jsonrpc and bytes(envelope.jsonrpc) != b'"2.0"':
+        return Unreadable('has another "jsonrpc" than "2.0"', answered)
+    if not envelope.jsonrpc:
+        # A line of a log is JSON, too, and may have an id or a method such as GET.
+        if not (envelope.result or envelope.error or b"/" in bytes(envelope.method)):
+            return Unreadable('lacks "jsonrpc":"2.0"', answered)
+        mended(NO_VERSION)
     if envelope.method:
         return _read_call(envelope, request_id)
-    if request_id is None and bytes(envelope.id) not in (b"", b"null"):
+    if request_id is None and bytes(envelope.id) not in _ABSENT:
         return Unreadable("has an id that is neither string nor integer")
-    if envelope.error and not envelope.result:
+    has_result, has_error = bytes(envelope.result) not in _ABSENT, bytes(envelope.error) not in _ABSENT
+    if not has_result and not has_error and request_id is not None:
+        mended(NO_RESULT)
+        return Response(request_id, Result(msgspec.Raw(b"{}")))
+    if has_error and not has_result:
         try:
             return Response(request_id, _error_decoder.decode(envelope.error))
         except msgspec.DecodeError:
             return Unreadable("has an error without code and message, or one that cannot be decoded", request_id)
     # A result is an object in every revision.
-    if envelope.result and not envelope.error and request_id is not None and bytes(envelope.result)[:1] == b"{":
+    if has_result and not has_error and request_id is not None and bytes(envelope.result)[:1] == b"{":
         return Response(request_id, Result(envelope.result))
     return Unreadable("is neither request, notification nor response", request_id)
 
@@ -114,7 +139,7 @@ def _read_call(envelope: _Envelope, request_id: RequestId | None) -> Message | U
         return Unreadable("is too long for a request or a notification")
     try:
         method = msgspec.json.decode(envelope.method, type=str)
-        params = _params_decoder.decode(envelope.params) if bytes(envelope.params) not in (b"", b"null") else {}
+        params = _params_decoder.decode(envelope.params) if bytes(envelope.params) not in _ABSENT else {}
     except msgspec.DecodeError:
         return Unreadable("has a method that is no string, or params that are no object")
     if not envelope.id:

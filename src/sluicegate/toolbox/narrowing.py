@@ -1,14 +1,15 @@
 """What sub-agents may use: less than the view that they were made from, never more."""
 
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping, Sequence
 
 from sluicegate.exchange import Caller, Handler, Target
 from sluicegate.gate.governance import Governance
-from sluicegate.gate.rules import Permission, subject_of
+from sluicegate.gate.rules import Permission, readings_of, spellings
 from sluicegate.protocol.message import Params
 from sluicegate.text.globs import BadGlob, name_glob
 
-Matches = Callable[[Target], bool]
+Matches = Callable[[Target, Collection[str]], bool]
+"""Whether a glob matches a target whose server has these names."""
 
 
 class Narrowing:
@@ -27,13 +28,16 @@ class Narrowing:
         self._allow = None if allow is None else [_matches(each) for each in allow]
         self._deny = [_matches(each) for each in deny]
 
-    def hides(self, target: Target, own: str) -> bool:
-        """Whether it leaves something out. The management tools, of the server `own`, are left out only by name."""
-        if self.above is not None and self.above.hides(target, own):
+    def hides(self, target: Target, names: Collection[str], own: str) -> bool:
+        """Whether it leaves something out of a server with these names.
+
+        The management tools, of the server `own`, are left out only by name.
+        """
+        if self.above is not None and self.above.hides(target, names, own):
             return True
-        if any(matches(target) for matches in self._deny):
+        if any(matches(target, names) for matches in self._deny):
             return True
-        return self._allow is not None and target.server != own and not any(m(target) for m in self._allow)
+        return self._allow is not None and target.server != own and not any(m(target, names) for m in self._allow)
 
 
 class NarrowingGovernor:
@@ -81,7 +85,8 @@ class NarrowingGovernor:
     def hides(self, caller: Caller, target: Target) -> bool:
         """Whether a caller may never use the target."""
         narrowing = self._of(caller.id)
-        if narrowing is not None and narrowing.hides(target, self._own()):
+        names = self._inner.policy.rules.names.get(target.server, (target.server,))
+        if narrowing is not None and narrowing.hides(target, names, self._own()):
             return True
         return any(self._inner.hides(above, target) for above in (caller, *self._callers_above(caller)))
 
@@ -94,18 +99,29 @@ class NarrowingGovernor:
         return self._inner.reviewed(definitions)
 
 
+def _called(names: Collection[str], own: str) -> Iterator[str]:
+    """What a tool of a server with these names is called: `watch`, `ticker.watch`, `ticker__watch`."""
+    for form in spellings(names, own):
+        yield form
+        for name in names:
+            yield from (f"{name}.{form}", f"{name}__{form}")
+
+
 def _matches(written: str) -> Matches:
     try:
         if not written.startswith(("mcp__", "*")):
             own = name_glob(written)
-            return lambda target: target.kind == "tool" and own.matches(target.name)
-        subject = subject_of(Permission(tool=written, action="deny"))
+            return lambda target, names: target.kind == "tool" and any(map(own.matches, _called(names, target.name)))
+        readings = readings_of(Permission(tool=written, action="deny"))
     except BadGlob as problem:
         raise ValueError(f'the glob "{written}" {problem}') from None
 
-    def matches(target: Target) -> bool:
-        if not subject.server.matches(target.server):
-            return False
-        return subject.name is None or (target.kind in subject.kinds and subject.name.matches(target.name))
+    def matches(target: Target, names: Collection[str]) -> bool:
+        for subject in readings:
+            if any(map(subject.server.matches, names)):
+                forms = spellings(names, target.name)
+                if subject.name is None or (target.kind in subject.kinds and any(map(subject.name.matches, forms))):
+                    return True
+        return False
 
     return matches

@@ -315,9 +315,9 @@ class DuplexConnection:
             return
         match frame.lstrip()[:1]:
             case b"{":
-                self._receive(decode_tolerant(frame), frame)
+                self._receive(decode_tolerant(frame, self.host.on_loss), frame)
             case b"[":
-                for message in decode_batch_tolerant(frame):
+                for message in decode_batch_tolerant(frame, self.host.on_loss):
                     self._receive(message, frame)
             case _:  # Mostly a log line.
                 self._unreadable(Unreadable("is not a JSON object"), frame)

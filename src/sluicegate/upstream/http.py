@@ -100,7 +100,7 @@ class HttpUpstream:
     async def connect(self, host: Host) -> AsyncGenerator[Connection]:
         """A connection after the handshake, for as long as the `async with` lasts."""
         pool = Pool(limits=self._timeouts.limits(), ssl_context=self._ssl_context, name=self._name)
-        endpoint = UpstreamEndpoint(self._name, self._url, self._fields, pool, self._timeouts)
+        endpoint = UpstreamEndpoint(self._name, self._url, self._fields, pool, self._timeouts, host.on_loss)
         host = self._redactor.redact_host(host)
         try:
             async with TaskScope() as tasks:

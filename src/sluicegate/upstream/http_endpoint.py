@@ -27,7 +27,7 @@ from sluicegate.http1 import Answer, ClientLimits, Fields, Pool
 from sluicegate.http1.client import RequestTemplate, origin_of, request_template
 from sluicegate.protocol.framing import DEFAULT_CEILING
 from sluicegate.protocol.message import Response
-from sluicegate.protocol.parse_response import decode_tolerant
+from sluicegate.protocol.parse_response import Mended, decode_tolerant
 
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
@@ -133,8 +133,10 @@ def is_about_session(error: ErrorObject) -> bool:
 class UpstreamEndpoint:
     """A URL, the headers configured for it, and the connections to it."""
 
-    def __init__(self, name: str, url: str, fields: Fields, pool: Pool, timeouts: Timeouts) -> None:
+    def __init__(self, name: str, url: str, fields: Fields, pool: Pool, timeouts: Timeouts, mended: Mended) -> None:
+        """`mended` counts messages that lacked something."""
         self.name = name
+        self.mended = mended
         self.url = url
         self.timeouts = timeouts
         self._fields = fields
@@ -229,7 +231,7 @@ class UpstreamEndpoint:
             with suppress(UpstreamError):
                 body = await self.read_body(answer, MAX_REFUSAL)
         answer.close()
-        message = decode_tolerant(body) if is_json and body else None
+        message = decode_tolerant(body, self.mended) if is_json and body else None
         if isinstance(message, Response) and isinstance(message.reply, ErrorObject):
             error = message.reply
             return ErrorAnswer(error, may_be_lost and is_about_session(error))

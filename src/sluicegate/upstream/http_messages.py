@@ -20,6 +20,7 @@ from sluicegate.protocol.framing import LineDecoder, TooLong
 from sluicegate.protocol.message import Message, Notification, Response
 from sluicegate.protocol.parse_request import recover_id
 from sluicegate.protocol.parse_response import (
+    Mended,
     Unreadable,
     decode_batch_tolerant,
     decode_tolerant,
@@ -43,15 +44,15 @@ MAX_CHUNK: Final = 16 * 1024
 FOREVER: Final = math.inf
 
 
-def decoded(data: bytes) -> Sequence[Message | Unreadable]:
+def decoded(data: bytes, mended: Mended) -> Sequence[Message | Unreadable]:
     """The messages of one body or event. Only servers of 2025-03-26 send several."""
     if (params := read_progress(data)) is not None:
         return (Notification("notifications/progress", params),)
     if (answer := read_answer(data)) is not None:
         return (Response(*answer),)
     if not data.startswith(b"{") and data.lstrip().startswith(b"["):
-        return decode_batch_tolerant(data)
-    return (decode_tolerant(data),)
+        return decode_batch_tolerant(data, mended)
+    return (decode_tolerant(data, mended),)
 
 
 class Chunks:
@@ -209,9 +210,9 @@ class Messages:
             UpstreamError: the answer is invalid.
         """
         if not self.streams:
-            for message in decoded(chunk):
+            for message in decoded(chunk, self._endpoint.mended):
                 if isinstance(message, Unreadable):
-                    lines = _lines_of(chunk)
+                    lines = _lines_of(chunk, self._endpoint.mended)
                     if lines is None:
                         raise self._endpoint.protocol_error(message.problem)
                     yield from lines
@@ -222,7 +223,7 @@ class Messages:
             if isinstance(data, TooLong):
                 self._note("is too long", recover_id(data.head) == self._id)
                 continue
-            for message in decoded(data):
+            for message in decoded(data, self._endpoint.mended):
                 if isinstance(message, Unreadable):
                     self._note(message.problem, message.id == self._id)
                 else:
@@ -252,13 +253,13 @@ class Messages:
         self._problem = problem
 
 
-def _lines_of(body: bytes) -> list[Message] | None:
+def _lines_of(body: bytes, mended: Mended) -> list[Message] | None:
     """The messages of a body that is lines of JSON; None if it is not."""
     if not 0 < body.count(b"\n") <= MAX_BODY_LINES:
         return None
     found: list[Message] = []
     for line in filter(None, body.split(b"\n")):
-        message = decode_tolerant(line)
+        message = decode_tolerant(line, mended)
         if isinstance(message, Unreadable):
             return None
         found.append(message)

@@ -237,7 +237,7 @@ class SessionStreams:
             for event in events.read(chunk):
                 # On this stream, a message that is too long or unreadable does not answer a call, so it is skipped.
                 if isinstance(event, SseEvent) and event.data and event.event == "message":
-                    for message in decoded(event.data):
+                    for message in decoded(event.data, self._endpoint.mended):
                         if isinstance(message, Unreadable | Response):
                             self._count_bad()
                         elif (passing_on := self._receive(message, None)) is not None:

@@ -203,3 +203,27 @@ async def test_the_fold_of_native_events_is_the_buffered_result(place: str) -> N
             )
             for answer in answers:
                 assert folded(cast(Json, (await answer.json())["result"])) == expected, name
+
+
+# ------------------------------------------------------------------------------------------- progress without a token
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_session_that_accepts_events_gets_the_progress_of_streams_with_a_token_of_ours(place: str) -> None:
+    async with PLACES[place]() as (handler, prefix), http_client(handler) as client:
+        session = await client.initialize()
+        params: Json = {"name": exposed(f"{prefix}own"), "arguments": {}}
+        tokens: set[object] = set()
+        for _ in range(2):
+            answer = await session.request(2, "tools/call", params)
+            *progress, response = [json.loads(event.data) for event in await answer.events() if event.data]
+            assert [each["params"]["progress"] for each in progress] == [1, 2]
+            assert [each["params"]["message"] for each in progress] == ["mars", '{"type":"pair","a":1,"b":2}']
+            assert response["result"]["content"][0]["text"] == 'mars\n{"type":"pair","a":1,"b":2}'
+            tokens |= {each["params"]["progressToken"] for each in progress}
+        assert len(tokens) == 2 and all(isinstance(token, str) for token in tokens), "one for each call"
+        # Clients that accept JSON only get one result, as do those of 2026-07-28 that did not ask.
+        await (await session.request(3, "tools/call", params, accept="application/json")).json()
+        await (await client.modern("tools/call", params)).json()
+        # So do calls of tools that send nothing early.
+        await (await session.request(4, "tools/call", {**params, "name": exposed(f"{prefix}mass")})).json()

@@ -220,6 +220,12 @@ async def parts(peer):
 
 
 @scenario
+async def unasked(peer):
+    """The result of a tool that streams, without a wish for its progress, and the call after it."""
+    return {"result": await peer.call("greet", {}), "after": await peer.call("echo", {"text": "still there"})}
+
+
+@scenario
 async def logs(peer):
     report = {}
     for level in ("debug", "warning"):

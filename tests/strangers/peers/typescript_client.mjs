@@ -21,6 +21,7 @@ async function cutAll() {
 class Peer {
     questions = [];
     arrived = [];
+    complaints = [];
     #changes = [];
     #arrived = Promise.withResolvers();
 
@@ -42,6 +43,7 @@ class Peer {
             },
             // What arrives, before the SDK has made anything of it.
             tap: ({ method, params }) => method === "notifications/progress" && peer.arrived.push(params.progress),
+            complain: (error) => peer.complaints.push(String(error)),
             hear(notification) {
                 peer.#changes.push(notification);
                 peer.#arrived.resolve();
@@ -123,6 +125,12 @@ const scenarios = {
 
     async progress(peer) {
         return await counted(peer);
+    },
+
+    async unasked(peer) {
+        const text = await peer.text("greet", {});
+        const after = await peer.text("echo", { text: "still there" });
+        return { text, after, arrived: peer.arrived, complaints: peer.complaints };
     },
 
     async cancellation(peer) {
