@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from sluicegate.cli.command import NotStarted
 from sluicegate.cli.configuration import loaded_from, show_problems
+from sluicegate.cli.decisions import record_of
 from sluicegate.cli.gateway_client import MAX_CALL, Choose, GatewayClient
-from sluicegate.cli.operations import record_of
 from sluicegate.cli.output import say, waiting
 from sluicegate.client.connect import connect
 from sluicegate.client.events import OnLog
