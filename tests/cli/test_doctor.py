@@ -243,7 +243,7 @@ def test_only_a_server_that_we_start_has_a_log_to_look_into() -> None:
         assert found.remedy == remedy
 
 
-def test_slow_starts_restarts_and_losses_are_found_and_nothing_is_said_about_an_older_revision() -> None:
+def test_slow_starts_restarts_and_losses_are_found_and_old_revisions_are_not_mentioned() -> None:
     server = ready("a", version="2025-11-25", restarts=2, lost={"log messages that belong to no call": 3})
     said = [each.sentence for each in check_servers([server], {"a": 12.0})]
     assert said == [
