@@ -17,10 +17,11 @@ from sluicegate.cli.configuration import (
 )
 from sluicegate.cli.output import counted, say, show_json, show_rows
 from sluicegate.config.load import Loaded
-from sluicegate.config.model import OURSELVES, GatewayConfig, ServerConfig
+from sluicegate.config.model import OURSELVES, GatewayConfig, Installed, ServerConfig
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem
 from sluicegate.config.secrets import shown
+from sluicegate.gateway.loading import why_not_offered
 
 
 @click.command()
@@ -123,6 +124,8 @@ def _row(server: ServerConfig, places: Places) -> list[str]:
     if server.enabled and has_nothing_to_run(server):
         what = "command was not found or cannot be run" if server.kind == "stdio" else "file does not exist"
         runs = f"no: its {what}"
+        if isinstance(source := server.source, Installed):
+            runs = f"no: {why_not_offered(source.name, is_bundled=source.is_bundled)}"
     file = os.path.relpath(server.file, places.root) if server.file else "built in"
     file = server.file if file.startswith("..") else file
     where = f"{file}:{server.line}" if server.line else file

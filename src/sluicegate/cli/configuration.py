@@ -18,6 +18,7 @@ from sluicegate.config.paths import Places, control_socket
 from sluicegate.config.problems import Problem
 from sluicegate.config.self_reference import exposure
 from sluicegate.errors import ConfigError
+from sluicegate.gateway.loading import why_not_offered
 from sluicegate.runtime.lock import check_folder
 
 SEVERITIES: Final = {"error": "bold red", "warning": "bold yellow", "note": "dim"}
@@ -69,12 +70,14 @@ def unpinned(problem: Problem) -> bool:
 
 
 def has_nothing_to_run(server: ServerConfig | None) -> bool:
-    """Whether the command or the file of a server does not exist."""
+    """Whether the command, the file or the activation of a server does not exist."""
     match server.source if server is not None else None:
         case Stdio(program=None):
             return True
         case PythonFile() as source:
             return not os.path.isfile(source.path)
+        case Installed() as source:
+            return why_not_offered(source.name, is_bundled=source.is_bundled) is not None
         case _:
             return False
 

@@ -1,5 +1,6 @@
 """The configuration as frozen values, with all defaults. Times are in seconds, sizes in bytes."""
 
+import hashlib
 import os
 from typing import Annotated, Final, Literal
 
@@ -191,6 +192,22 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 return "python"
             case None:
                 return "invalid"
+
+    @property
+    def origin(self) -> str:
+        """A digest of what it is: its command line and folder, its URL, its file, or the package it comes from."""
+        match self.source:
+            case Stdio() as stdio:
+                parts = ("stdio", stdio.command, *(arg.reveal() for arg in stdio.args), stdio.cwd)
+            case Http() as http:
+                parts = ("http", http.url.reveal())
+            case PythonFile() as python:
+                parts = ("python", python.file)
+            case Installed() as installed:
+                parts = ("installed", installed.name, str(installed.is_bundled))
+            case None:
+                return ""
+        return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
     @property
     def fetched_by(self) -> str:

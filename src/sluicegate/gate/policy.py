@@ -45,7 +45,7 @@ _STRICTNESS: Final[Mapping[Action, int]] = {"allow": 0, "ask": 1, "deny": 2}
 K = TypeVar("K")
 V = TypeVar("V")
 _NOT_NAMED: Final = "No rule names it."
-_CAREFUL: Final = Verdict("ask", why="No rule names it, and it can do anything on this machine.", needs_client=True)
+_CAREFUL: Final = "No rule names it, and it can do anything on this machine."
 
 
 class ArgumentCondition(msgspec.Struct, frozen=True):
@@ -115,6 +115,15 @@ class CompiledRule(msgspec.Struct, frozen=True):
         return all(condition.holds(target, arguments, allows=allows) for condition in self.conditions)
 
 
+class Careful(msgspec.Struct, frozen=True):
+    """Tools of a server that a rule for all servers does not allow, because they can do anything on this machine."""
+
+    tools: str = ""
+    """The end of their names; empty for all tools."""
+    needs_client: bool = False
+    """Whether a call is refused if its own client cannot be asked."""
+
+
 class Applicable(msgspec.Struct, frozen=True):
     """The rules that can decide about calls of one target by one caller."""
 
@@ -130,16 +139,16 @@ class Rules:
     def __init__(
         self,
         config: PolicyConfig | None = None,
-        careful: Collection[str] = (),
+        careful: Mapping[str, Careful] | None = None,
         names: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         """Raises BadGlob if a rule cannot be read; the configuration has been checked.
 
-        Calls of `careful` servers, given by their keys, are allowed only by rules that name the server.
+        Calls of `careful` tools, given by the keys of their servers, are allowed only by rules that name the server.
         `names` are all names of servers by their keys: rules may use any of them, such as `my_server` for `my-server`.
         """
         self.config = config or PolicyConfig()
-        self.careful = frozenset(careful)
+        self.careful = dict(careful or {})
         self.names = {key: tuple(sorted({key, *others})) for key, others in (names or {}).items()}
         others = ("=".join(each) for each in self.names.values() if len(each) > 1)
         self.version = "+".join([self.config.version, *sorted(self.careful), *sorted(others)])
@@ -197,10 +206,13 @@ class Rules:
 
     def default_for(self, target: Target) -> Verdict:
         """What holds if no rule matches."""
-        return _CAREFUL if self._is_careful(target) and self.default.action != "deny" else self.default
+        if self.default.action == "deny" or not self._is_careful(target):
+            return self.default
+        return Verdict("ask", why=_CAREFUL, needs_client=self.careful[target.server].needs_client)
 
     def _is_careful(self, target: Target) -> bool:
-        return target.kind == "tool" and target.server in self.careful
+        careful = self.careful.get(target.server)
+        return careful is not None and target.kind == "tool" and target.name.endswith(careful.tools)
 
     def forms_of(self, target: Target) -> tuple[str, ...]:
         """The spellings of its name that globs are compared with; none if it is a suspicious URI."""

@@ -14,7 +14,7 @@ from sluicegate.config.diff import changes as changes_between
 from sluicegate.config.model import OURSELVES, GatewayConfig, Installed, ProfileConfig, PythonFile, ServerConfig
 from sluicegate.config.paths import activations_folder
 from sluicegate.config.resource_tools import with_resource_tools
-from sluicegate.errors import ConfigError
+from sluicegate.errors import ConfigError, Refused
 from sluicegate.exchange import Exchange, Handler, Step, Upstream, chain
 from sluicegate.gate.admission import Admission, Startup
 from sluicegate.gateway.governance import Stores, adjust, governance_of, stores_in_memory
@@ -24,12 +24,14 @@ from sluicegate.gateway.upstreams import check_prefixes, mount_settings, upstrea
 from sluicegate.hub.catalog import Offer, Patterns, Subset
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount
+from sluicegate.hub.router import Router
 from sluicegate.protocol.message import Reply
 from sluicegate.protocol.types import HEALTH
 from sluicegate.store.base import Change
 from sluicegate.upstream.spawn import Launched
 
 if TYPE_CHECKING:
+    from sluicegate.gateway.caller_access import CallerAccess
     from sluicegate.gateway.loading import FoundActivation, Services
 
 log = logging.getLogger("sluicegate")
@@ -301,7 +303,20 @@ class Gateway:
         from sluicegate.gateway.loading import Services
 
         folder = activations_folder(self.config.root, os.environ)
-        return Services(name, self.states, self._since, folder, self.hub, self.handler)
+        return Services(name, self.states, self._since, folder, self._access)
+
+    def _access(self, exchange: Exchange) -> "CallerAccess":
+        """What a tool of this process may use for the caller of an exchange: the view that the exchange came through.
+
+        Raises:
+            Refused: it did not come through this gateway.
+        """
+        from sluicegate.gateway.caller_access import CallerAccess
+
+        router = exchange.router
+        if not isinstance(router, Router):
+            raise Refused("This acts for its caller, who is not known; nothing was run.")
+        return CallerAccess(exchange.caller, router, chain(self._steps, router, self.governance.note_reject))
 
     def _status(self, server: ServerConfig, offered: Mapping[str, Mapping[str, int]]) -> ServerStatus:
         mount, broken = self.hub.find(server.name), self._broken.get(server.name, "")

@@ -311,7 +311,16 @@ class Calls:
         elif "extensions" in profile.capabilities:
             profile = _without_unknown_tasks(profile, connection)
         return send(
-            Exchange(exchange.method, params, sink, profile, exchange.caller, None, exchange.end_response_early)
+            Exchange(
+                exchange.method,
+                params,
+                sink,
+                profile,
+                exchange.caller,
+                None,
+                exchange.end_response_early,
+                router=exchange.router,
+            )
         )
 
     async def _note(self, problem: UpstreamError, connection: Connection) -> None:

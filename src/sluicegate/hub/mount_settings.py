@@ -21,6 +21,8 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str
     key: str = ""
     """Another name that rules of profiles may use, whatever the prefix is."""
+    origin: str = ""
+    """A digest of the command or URL; see `Target.origin`."""
     tools: Patterns = Patterns()
     concurrency: int = CONCURRENCY
     queue: int = QUEUE
