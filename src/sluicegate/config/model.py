@@ -14,6 +14,8 @@ from sluicegate.gate.rules import Permission, PolicyConfig, PolicySettings
 from sluicegate.text.globs import name_matches
 from sluicegate.text.masking import hidden_parts, masked_text, masked_url
 
+DISABLED_BY_ENTRY: Final = "It is disabled in its file."
+DISABLED_BY_SETTINGS: Final = "It is disabled in sluicegate.toml."
 OURSELVES: Final = "It is this gateway itself; a gateway does not call itself."
 
 MAX_TIME: Final = 31_536_000.0
@@ -219,6 +221,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Seconds for the handshake, including a download."""
         own = self.settings
         return max(own.start_timeout, own.install_timeout) if self.fetched_by else own.start_timeout
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it does not run because of its entry, and not because the user wants that."""
+        return self.disabled not in ("", DISABLED_BY_ENTRY, DISABLED_BY_SETTINGS, OURSELVES)
 
     @property
     def prefix(self) -> str:
