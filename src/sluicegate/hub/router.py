@@ -214,7 +214,8 @@ class Router:
 
     def _unlisted_handler(self, name: str) -> Handler | None:
         """What answers a tool of this hub that is in no list, unless a server has one of that name."""
-        return None if name in self.catalog.tools else self._context.unlisted.get(name)
+        handler = self._context.unlisted.get(name)
+        return handler if handler is not None and self.catalog.exposed("tools", name) is None else None
 
     # ------------------------------------------------------------------------------------------------------- tools
 
