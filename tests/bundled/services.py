@@ -9,4 +9,4 @@ from sluicegate.hub.hub import Hub
 
 def services_in(folder: Path | str, *, servers: Callable[[], Mapping[str, int]] = dict, since: float = 0.0) -> Services:
     hub = Hub()
-    return Services("alone", servers, since, str(folder), hub, lambda: hub)
+    return Services("alone", servers, since, str(folder), hub, lambda: hub, str(folder))

@@ -301,7 +301,7 @@ class Gateway:
         from sluicegate.gateway.loading import Services
 
         folder = activations_folder(self.config.root, os.environ)
-        return Services(name, self.states, self._since, folder, self.hub, self.handler)
+        return Services(name, self.states, self._since, folder, self.hub, self.handler, self.config.root)
 
     def _status(self, server: ServerConfig, offered: Mapping[str, Mapping[str, int]]) -> ServerStatus:
         mount, broken = self.hub.find(server.name), self._broken.get(server.name, "")

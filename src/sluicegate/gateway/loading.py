@@ -51,6 +51,8 @@ class Services(msgspec.Struct, frozen=True):
     """Answers requests to all servers, by the rules for their caller."""
     handler: Callable[[], Handler]
     """Returns the handler of the gateway's clients: the hub, behind the limits and middleware of the gateway."""
+    root: str = ""
+    """The folder of the gateway, in which its configuration is."""
 
     async def read_text(self, uri: str, call: Call) -> str:
         """The text of a resource of any server, read as the caller of a call.
