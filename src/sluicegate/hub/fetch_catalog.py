@@ -393,7 +393,7 @@ class Lists:
         self._is_subscribed = asyncio.Event()
         self._stale = asyncio.Event()
         self._notices: set[str] = set()
-        self._took = 0.0
+        self._took = self._fetched_at = 0.0
 
     async def fetch(self, tasks: TaskScope) -> Offer:
         """Subscribe to list changes in a task, then return the offer.
@@ -450,7 +450,8 @@ class Lists:
                         # Notices are about the lists that work; a server without any is left alone.
                         await (self._stale if offer.failures else asyncio.Event()).wait()
                 pause = min(pause * 2, MAX_RETRY)
-            await asyncio.sleep(max(self._settings().debounce, self._took * REST_FACTOR))
+            rest = self._fetched_at + self._took * REST_FACTOR - asyncio.get_running_loop().time()
+            await asyncio.sleep(max(self._settings().debounce, rest))
             self._stale.clear()
             notices = frozenset(self._notices)
             self._notices.clear()
@@ -483,7 +484,7 @@ class Lists:
             details = f" ({problem.message}){problem.details if isinstance(problem, UpstreamError) else ''}"
             raise UpstreamProtocolError(f"{name} did not return valid lists.", details=details) from None
         finally:
-            self._took = turns.seconds
+            self._took, self._fetched_at = turns.seconds, asyncio.get_running_loop().time()
 
 
 def _without_some(name: str, offer: Offer) -> UpstreamError | None:
