@@ -31,7 +31,7 @@ def signed_head(note: str, key: str) -> tuple[int, bytes]:
         Ed25519PublicKey.from_public_bytes(public[1:]).verify(signed[4:], f"{text}\n".encode())
     except InvalidSignature:
         sys.exit("The signature of the checkpoint is not valid.")
-    origin, number, head, _time = text.split("\n")
+    origin, number, head, *_ = text.split("\n")
     if origin.split("/")[0] != name:
         sys.exit("The checkpoint belongs to another log.")
     return int(number), base64.b64decode(head)
@@ -49,6 +49,8 @@ def main() -> None:
     with open(sys.argv[1], encoding="utf-8") as file:
         proof = json.load(file)
     key = sys.argv[2] if len(sys.argv) > 2 else proof["key"]
+    if not proof["rows"]:
+        sys.exit("The proof has no rows, so it proves nothing.")
     for row in proof["rows"]:
         content = row["content"].encode()
         # The hash of a row covers the hash of the row before it, and the digest of its own content.

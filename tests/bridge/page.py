@@ -70,7 +70,7 @@ All four SDKs support all of it, with these limits:
 
 - In the session era a server needs a handler of its own for `resources/subscribe`, on the low-level server: `FastMCP`,
   `MCPServer` and `McpServer` have none. Python 1.x does not declare subscriptions whatever handlers there are; the
-  server here declares them. Servers of 2026-07-28 handle `subscriptions/listen` without such code.
+  gateway asks the server all the same. Servers of 2026-07-28 handle `subscriptions/listen` without such code.
 - A server of TypeScript 2.x without sessions cannot send requests or notifications in the session era. Here it has
   sessions.
 - Clients of both TypeScript SDKs do not report progress that arrives together with the result, over stdio and HTTP+SSE.

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Generator
@@ -195,19 +196,25 @@ def test_a_log_is_verified_and_the_first_bad_row_named(folder: Folder, requests:
 
 def test_the_hashes_of_a_log_are_checked_without_sluicegate(folder: Folder, requests: list[str]) -> None:
     def checked() -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, str(ROOT / "examples" / "verify_log.py"), str(folder.path / "log")]
+        copy = folder.path / "copy" / "checkpoints"
+        command = [sys.executable, str(ROOT / "examples" / "verify_log.py"), str(folder.path / "log"), str(copy)]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
 
     assert not re.search("(from|import) sluicegate", (ROOT / "examples" / "verify_log.py").read_text())
-    assert checked().stdout == "writer1: 10 rows\n"
+    key = (folder.path / "log" / "signing.pub").read_text()
+    assert checked().stdout == f"writer1: 10 rows\nsigned with {key}", checked().stderr
     (path,) = (folder.path / "log").glob("*.jsonl")
     path.write_bytes(path.read_bytes().replace(b'"caller":"bob"', b'"caller":"eve"'))
     assert "row 6 is not as it was written" in checked().stderr
     path.unlink()
-    assert "writer1.checkpoints is about 10 rows, but the files have 0" in checked().stderr
+    assert "rows 1 to 10 are missing" in checked().stderr
     (folder.path / "log" / "writer1.checkpoints").unlink()
-    missing = checked()
-    assert missing.returncode == 1 and "has no audit log" in missing.stderr
+    assert "rows 1 to 10 are missing" in checked().stderr, "the copy says so"
+    shutil.rmtree(folder.path / "log")
+    asyncio.run(record(folder.path))
+    assert "checkpoints of another log" in checked().stderr
+    shutil.rmtree(folder.path / "log")
+    assert "has no audit log" in checked().stderr
 
 
 def test_the_anchor_of_the_settings_is_compared(folder: Folder, requests: list[str]) -> None:
@@ -246,6 +253,8 @@ def test_a_proof_is_checked_without_sluicegate(folder: Folder, requests: list[st
             broken["rows"][0][damage] = text.replace("/srv/a", "/srv/b")
         proof.write_text(json.dumps(broken))
         assert checked(key).returncode != 0, damage
+    proof.write_text(json.dumps({**good, "rows": []}))
+    assert "has no rows" in checked(key).stderr
 
 
 def test_values_are_erased_when_that_is_confirmed(folder: Folder, requests: list[str]) -> None:

@@ -1,5 +1,6 @@
 """What tests of the audit log share: rows, a clock that is set by hand, failures, and the files as they are."""
 
+import asyncio
 import heapq
 import os
 import resource
@@ -13,6 +14,7 @@ import msgspec
 
 from sluicegate.store.audit_check import Fault, verify
 from sluicegate.store.audit_files import log_files, read_rows
+from sluicegate.store.audit_log import open_audit_log
 from sluicegate.store.base import AuditRow, Row
 
 NOVEMBER = 1_794_960_000_000_000_000
@@ -65,6 +67,17 @@ def log_path(folder: Path) -> Path:
     """The one file of a log, to look into it or to tamper with it."""
     (path,) = folder.glob("*.jsonl")
     return path
+
+
+async def write_months(folder: Path, clock: Clock, months: int, *, keep: int = 0, first: int = 0) -> None:
+    """Write a decision `r0` and so on in each month from November 2026 on, with two looks for old files in each."""
+    for month in range(first, months):
+        for day in (0, 2):
+            clock.now = NOVEMBER + (month * 30 + day) * DAY
+            async with asyncio.timeout(10), open_audit_log(str(folder), clock=clock, keep=keep) as log:
+                if not day:
+                    await log.append(decision(f"r{month}"))
+                await log.looked.wait()
 
 
 @contextmanager

@@ -4,6 +4,9 @@ import asyncio
 import base64
 import hashlib
 import json
+import re
+import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,12 +14,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from sluicegate.store import audit_writer
 from sluicegate.store.audit_check import erase, prove, verify
-from sluicegate.store.audit_files import load_keys, log_files, read_rows, read_values
+from sluicegate.store.audit_files import LogFile, load_keys, log_files, read_rows, read_values
 from sluicegate.store.audit_log import open_audit_log
 from sluicegate.store.base import Row
-from sluicegate.store.chain import Head, Signer, Verifier, beginning, encode_row
-from tests.store.stage import decision, faults, log_path, outcome, rows_in
+from sluicegate.store.chain import Head, Signer, Verifier, beginning, encode_row, split_notes
+from tests.store.stage import DAY, NOVEMBER, Clock, decision, faults, log_path, outcome, rows_in
 
 CALLS = 20
 LAST = 2 * CALLS + 2
@@ -102,7 +106,7 @@ def test_t30_the_first_bad_row_is_named(folder: Path, tamper: Callable[[Lines], 
     log_path(folder).write_bytes(b"".join(lines))
     (fault,) = faults(folder)
     assert (fault.row, fault.writer) == (row, 1)
-    assert str(fault).startswith(f"{log_path(folder).name}: row {row} ")
+    assert re.match(rf"{log_path(folder).name}: rows? {row} ", str(fault))
 
 
 def rewrite(folder: Path, change: Callable[[Row, int], Row | None]) -> None:
@@ -142,7 +146,7 @@ async def test_a_history_that_was_signed_again_is_found_with_a_copy_from_elsewhe
         pass
     assert faults(folder) == [], "the owner of the machine can do that"
     (fault,) = faults(folder, copy)
-    assert fault.row == LAST
+    assert fault.row == 1, "the row that was signed when the log was opened"
 
 
 async def test_another_signing_key_is_noticed_by_a_check_with_the_right_one(folder: Path) -> None:
@@ -176,6 +180,215 @@ def test_a_removed_file_is_missed(folder: Path) -> None:
     log_path(folder).unlink()
     (fault,) = faults(folder)
     assert fault.row == 1 and f"{LAST} rows" in fault.problem
+
+
+# ----------------------------------------------------------------------------------------------- a log that is shorter
+
+
+async def restart(folder: Path, copies: Path | None = None, clock: Clock | None = None, keep: int = 0) -> None:
+    """Start and stop a gateway that uses the log; its copies are an anchor and the last checkpoint."""
+    elsewhere = (str(copies / "anchor"),) if copies is not None else ()
+    last = str(copies / "last") if copies is not None else ""
+    async with (
+        asyncio.timeout(10),
+        open_audit_log(
+            str(folder), clock=clock or time.time_ns, keep=keep, anchors=elsewhere, last_checkpoint=last
+        ) as log,
+    ):
+        await log.append(Row(kind="config", verdict="reloaded"))
+        await log.looked.wait()
+
+
+@pytest.fixture
+async def months(tmp_path: Path) -> Path:
+    """A log with files of three months, five rows each; anchor and last checkpoint are beside it."""
+    clock = Clock()
+    for month in range(3):
+        clock.now = NOVEMBER + month * 30 * DAY
+        await restart(tmp_path / "log", tmp_path, clock)
+    assert len(log_files(str(tmp_path / "log"))) == 3 and all_faults(tmp_path) == []
+    return tmp_path
+
+
+def remove(file: LogFile) -> None:
+    Path(file.path).unlink()
+
+
+def all_faults(folder: Path) -> list[str]:
+    """What is wrong, with everything to compare with."""
+    anchors = [str(folder / "anchor")]
+    return [*map(str, verify(str(folder / "log"), anchors=anchors, last_checkpoint=str(folder / "last")).faults)]
+
+
+@pytest.mark.parametrize(("index", "missing"), [(0, "rows 1 to 3"), (1, "rows 4 to 6"), (2, "rows 7 to 9")])
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_t37_a_removed_month_is_missing(months: Path, index: int, missing: str, is_restarted: bool) -> None:
+    folder = months / "log"
+    removed = log_files(str(folder))[index]
+    remove(removed)
+    if is_restarted:
+        await restart(folder, clock=Clock(NOVEMBER + 61 * DAY))
+    assert missing in str(faults(folder)[0]) and "missing" in str(faults(folder)[0])
+    assert missing in all_faults(months)[0]
+
+
+async def test_t37_all_months_but_not_the_checkpoints_are_missing(months: Path) -> None:
+    for file in log_files(str(months / "log")):
+        remove(file)
+    assert "rows 1 to 9 are missing" in str(faults(months / "log")[0])
+    await restart(months / "log", months, Clock(NOVEMBER + 61 * DAY))
+    assert "rows 1 to 9 are missing" in str(faults(months / "log")[0])
+    (gap,) = [row for row in rows_in(months / "log", "audit") if row.verdict == "gap"]
+    assert "All files with rows up to 9 are missing" in str(gap.body["reason"])
+
+
+@pytest.mark.parametrize("known", ["anchor", "last"])
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_t37_a_removed_folder_is_missing(months: Path, known: str, is_restarted: bool) -> None:
+    shutil.rmtree(months / "log")
+    (months / ("last" if known == "anchor" else "anchor")).unlink()
+    if is_restarted:
+        await restart(months / "log", months)
+    anchors = [str(months / "anchor")] if known == "anchor" else []
+    report = verify(str(months / "log"), anchors=anchors, last_checkpoint=str(months / "last"))
+    (fault,) = report.faults
+    assert (fault.row, fault.until) == (1, 9) and "an earlier log of this folder" in fault.problem
+
+
+async def test_t37_a_removed_writer_is_missing(months: Path) -> None:
+    async with asyncio.timeout(10), open_audit_log(str(months / "log")):
+        await restart(months / "log", months)
+    for path in (months / "log").glob("*writer2*"):
+        path.unlink()
+    assert faults(months / "log") == [] and "rows 1 to 3 are missing" in all_faults(months)[0]
+
+
+async def test_t37_a_shorter_log_is_reported_before_a_changed_row(months: Path) -> None:
+    *_, newest = log_files(str(months / "log"))
+    path = months / "log" / newest.name
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0].replace(b"opened", b"opener"))
+    first, second = all_faults(months)
+    assert "rows 8 to 9 are missing" in first and "row 7 has been changed" in second
+
+
+async def test_t37_rows_and_checkpoints_that_were_cut_off_together_are_found_with_a_copy(months: Path) -> None:
+    folder = months / "log"
+    remove(log_files(str(folder))[-1])
+    checkpoints = folder / "writer1.checkpoints"
+    notes = split_notes(checkpoints.read_text())
+    checkpoints.write_text("".join(note for note in notes if int(note.splitlines()[1]) <= 6))
+    assert faults(folder) == [], "the owner of the machine can do that"
+    assert "rows 7 to 9 are missing" in all_faults(months)[0]
+    await restart(folder, clock=Clock(NOVEMBER + 62 * DAY))
+    assert faults(folder) == [] and "differs from the signed checkpoint" in all_faults(months)[0]
+
+
+async def test_t37_removed_checkpoints_are_missed_also_after_a_restart(months: Path) -> None:
+    (months / "log" / "writer1.checkpoints").unlink()
+    assert "lacks the checkpoint of the beginning" in str(faults(months / "log")[0])
+    await restart(months / "log", months, Clock(NOVEMBER + 61 * DAY))
+    assert "lacks the checkpoint of the beginning" in str(faults(months / "log")[0])
+
+
+def test_t37_a_long_log_needs_checkpoints_for_its_end(months: Path) -> None:
+    checkpoints = months / "log" / "writer1.checkpoints"
+    checkpoints.write_text(split_notes(checkpoints.read_text())[0])
+    (fault,) = faults(months / "log")
+    assert (fault.row, fault.until) == (1, 9) and "not signed" in fault.problem
+
+
+@pytest.mark.parametrize("change", ["removed", "emptied", "of another log"])
+async def test_t37_an_anchor_without_checkpoints_of_the_log_is_a_fault(months: Path, change: str) -> None:
+    anchor = months / "anchor"
+    anchor.unlink()
+    if change == "emptied":
+        anchor.touch()
+    if change == "of another log":
+        await restart(months / "other", months)
+    assert len(all_faults(months)) == 1 and "anchor" in all_faults(months)[0]
+
+
+async def test_an_anchor_may_have_checkpoints_of_other_folders_and_may_be_older(months: Path) -> None:
+    await restart(months / "other", months)
+    await restart(months / "log", clock=Clock(NOVEMBER + 61 * DAY))
+    report = verify(str(months / "log"), anchors=[str(months / "anchor")])
+    assert report.faults == [] and len(report.notes) == 2
+    assert "also has checkpoints of" in report.notes[0]
+    assert "Only the key in the folder vouches for the rows 10 to 12." in report.notes[1]
+
+
+# ----------------------------------------------------------------------------------------------------------- retention
+
+
+async def test_t37_a_clock_that_is_wrong_for_a_moment_removes_nothing(months: Path) -> None:
+    folder, files = months / "log", log_files(str(months / "log"))
+    clock = Clock(NOVEMBER + 61 * DAY)
+    for days in (0, 730, 1, 3, 733, 5):  # Two of them are two years ahead, and three days apart.
+        clock.now = NOVEMBER + (61 + days) * DAY
+        await restart(folder, months, clock, keep=12)
+    assert log_files(str(folder))[:3] == files and all_faults(months) == []
+
+
+async def test_t37_retention_does_not_hide_what_was_missing_before(months: Path) -> None:
+    folder = months / "log"
+    remove(log_files(str(folder))[0])
+    clock = Clock()
+    for month in range(2, 5):
+        for day in (1, 3):
+            clock.now = NOVEMBER + (month * 30 + day) * DAY
+            await restart(folder, months, clock, keep=2)
+    assert len(log_files(str(folder))) == 2
+    assert "rows 1 to 3 are missing" in str(faults(folder)[0])
+
+
+async def test_retention_of_a_writer_that_no_process_holds_is_in_its_own_chain(months: Path) -> None:
+    folder, clock = months / "log", Clock(NOVEMBER)
+    async with asyncio.timeout(10), open_audit_log(str(folder), clock=clock):
+        for month in range(2):
+            clock.now = NOVEMBER + month * 30 * DAY
+            await restart(folder, months, clock)
+    for day in (1, 3):
+        clock.now = NOVEMBER + (400 + day) * DAY
+        await restart(folder, months, clock, keep=12)
+    removed = [(row.writer, row.body["until"]) for row in rows_in(folder, "audit") if row.verdict == "removed"]
+    assert sorted(removed) == [(1, 6), (2, 3)] and all_faults(months) == []
+
+
+async def test_logs_of_the_version_before_are_verified_with_a_note_about_what_is_unproven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That version signed no beginning, had no labels, and recorded only the names of the files that it removed."""
+
+    def no_label(folder: str) -> str:
+        return ""
+
+    monkeypatch.setattr(audit_writer, "log_label", no_label)
+    clock = Clock()
+    writer = audit_writer.Writer(str(tmp_path), 1, load_keys(str(tmp_path)), "normal", clock)
+    for month in range(4):
+        clock.now = NOVEMBER + month * 30 * DAY
+        writer.open()
+        writer.write([(Row(kind="audit", verdict="opened", body={"process": 1}), clock())])
+        assert writer.head is not None
+        writer.checkpoint(writer.head)
+    checkpoints = tmp_path / "writer1.checkpoints"
+    checkpoints.write_text("".join(split_notes(checkpoints.read_text())[1:]))
+    report = verify(str(tmp_path))
+    assert report.faults == [] and "without a signed beginning" in report.notes[0]
+    first = log_files(str(tmp_path))[0]
+    remove(first)
+    (fault,) = faults(tmp_path)
+    assert (fault.row, fault.until) == (1, 1) and "missing" in fault.problem
+    writer.write([(Row(kind="audit", verdict="removed", body={"files": [first.name], "keep": 3}), clock())])
+    writer.close_file()
+    report = verify(str(tmp_path))
+    assert report.faults == [] and "but not which rows" in report.notes[0]
+    monkeypatch.undo()
+    for day in (1, 3):
+        clock.now = NOVEMBER + (120 + day) * DAY
+        await restart(tmp_path, clock=clock, keep=3)
+    report = verify(str(tmp_path))
+    assert report.faults == [] and "an earlier version removed the rows up to 1" in report.notes[1]
 
 
 # ------------------------------------------------------------------------------------------------------------- values

@@ -16,7 +16,7 @@ from sluicegate.store.audit_files import log_files
 from sluicegate.store.audit_index import FolderSource, IndexedReader, open_audit_reader
 from sluicegate.store.audit_log import open_audit_log
 from sluicegate.store.base import AuditFilter, AuditReader, AuditStats
-from tests.store.stage import DAY, Clock, decision, faults, full_after, log_path, outcome
+from tests.store.stage import DAY, Clock, decision, faults, full_after, log_path, outcome, write_months
 
 
 @pytest.fixture
@@ -130,13 +130,11 @@ async def test_rows_of_several_writers_are_merged_by_time(tmp_path: Path) -> Non
 async def test_rows_of_all_months_are_found_until_their_files_are_removed(tmp_path: Path) -> None:
     clock = Clock()
     with closing(open_audit_reader(str(tmp_path))) as reader:
-        for month in range(4):
-            clock.now += 30 * DAY
-            async with open_audit_log(str(tmp_path), clock=clock, keep=2) as log:
-                await log.append(decision(f"r{month}"))
+        for months in range(1, 5):
+            await write_months(tmp_path, clock, months, keep=2, first=months - 1)
             await decided(reader)
         assert await decided(reader) == ["r2", "r3"] and len(log_files(str(tmp_path))) == 2
-        since = clock.now - DAY
+        since = clock.now - 3 * DAY
         page = await reader.rows(AuditFilter(kind="decision", since=since))
         assert [row.request for row in page.rows] == ["r3"]
 

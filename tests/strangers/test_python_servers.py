@@ -356,6 +356,14 @@ async def test_only_updates_of_subscribed_resources_are_sent(server: Server, vis
         assert await soon(anext(changes)) == ResourceUpdated("text://fifth")
 
 
+async def test_a_server_that_declares_no_subscriptions_is_asked_all_the_same(visit_to: VisitTo) -> None:
+    client = await (await visit_to(SERVERS["mcp1"])).begun()
+    assert client.capabilities["resources"] == {"subscribe": False, "listChanged": True}  # Whatever handlers it has.
+    async with client.subscribe("text://seventh") as changes:
+        await client.call("rewrite", name="seventh", value="7")
+        assert await soon(anext(changes)) == ResourceUpdated("text://seventh")
+
+
 async def test_updates_arrive_from_a_server_that_spells_uris_in_its_own_way(visit_to: VisitTo) -> None:
     client = await (await visit_to(SERVERS["mcp1"])).begun()
     async with client.subscribe("TEXT://sixth/a b é") as changes:

@@ -23,6 +23,7 @@ from sluicegate.control.audit_operations import AuditOperations
 from sluicegate.store.audit_check import erase as erase_values
 from sluicegate.store.audit_check import prove as prove_request
 from sluicegate.store.audit_check import verify as verify_log
+from sluicegate.store.audit_files import log_files
 from sluicegate.store.audit_index import open_audit_reader
 from sluicegate.store.base import AuditFilter, AuditRow
 from sluicegate.store.chain import Verifier
@@ -300,31 +301,34 @@ async def _show_stats(choice: LogChoice, where: AuditFilter, as_json: bool) -> N
               help="A copy of the checkpoints to compare with, besides those of [audit] anchors.")  # fmt: skip
 @click.option("--key", metavar="KEY", help="The public key that you noted, instead of signing.pub of the folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@_with_files
-def verify(log: LogFiles, anchors: tuple[str, ...], key: str | None, as_json: bool) -> None:
-    """Check that no row was changed, removed or added, and name the first bad one.
+@_with_log
+def verify(choice: LogChoice, anchors: tuple[str, ...], key: str | None, as_json: bool) -> None:
+    """Check that no row was changed, removed or added, and name the first bad one. Missing rows are named first.
 
     It reads the files, also while a gateway runs: the result does not depend on what that gateway reports.
 
     Rows after the last checkpoint can be cut off without a trace; a checkpoint is written every 1,000 rows or 60
     seconds. The owner of the machine has the signing key: only copies elsewhere (--anchor) show that history was
-    rewritten with it.
+    rewritten with it. Files that retention removed are not missing: a signed row says which rows they had.
 
     \b
     Examples:
       sluicegate audit verify
       sluicegate audit verify --anchor /mnt/other/checkpoints
 
-    Exit status: 0 nothing is wrong, 1 a row is
+    Exit status: 0 nothing is wrong, 1 rows are missing or wrong, or there is no log
     """
     try:
         verifier = Verifier.parse(key) if key is not None else None
     except ValueError as problem:
         raise Failure(f"the key cannot be used: {problem}.") from None
+    log = choice.files(must_exist=False)
     try:
-        report = verify_log(log.folder, key=verifier, anchors=(*anchors, *log.anchors))
+        report = verify_log(
+            log.folder, key=verifier, anchors=(*anchors, *log.anchors), last_checkpoint=log.last_checkpoint
+        )
     except ValueError as problem:
-        raise Failure(str(problem)) from None
+        raise Failure(str(problem) if log_files(log.folder) else f"there is no audit log in {log.folder}.") from None
     if as_json:
         show_json(report)
     else:

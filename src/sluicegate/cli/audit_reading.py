@@ -12,7 +12,7 @@ from sluicegate.cli.command import Failure, NotStarted
 from sluicegate.cli.configuration import loaded_from, show_problems
 from sluicegate.cli.gateway_client import GatewayClient, NotNow
 from sluicegate.cli.operations import gateway_or
-from sluicegate.config.paths import Places, audit_folder
+from sluicegate.config.paths import Places, audit_folder, last_checkpoint_file
 from sluicegate.control.audit_operations import MAX_ROWS, AuditOperations
 from sluicegate.store.audit_files import log_files
 from sluicegate.store.audit_index import open_audit_reader
@@ -31,6 +31,8 @@ class LogFiles(msgspec.Struct, frozen=True):
 
     folder: str
     anchors: tuple[str, ...] = ()
+    last_checkpoint: str = ""
+    """The file outside the folder in which the gateway keeps the last checkpoint."""
     keys: Keys = {}
 
 
@@ -40,15 +42,15 @@ class LogChoice(msgspec.Struct, frozen=True):
     places: Places
     folder: str | None = None
 
-    def files(self) -> LogFiles:
+    def files(self, *, must_exist: bool = True) -> LogFiles:
         """The files of the log.
 
         Raises:
             NotStarted: the configuration has errors, so the folder of the log is not known.
-            Failure: there is no log.
+            Failure: there is no log, and it must exist.
         """
         files = LogFiles(self.folder) if self.folder is not None else _configured(self.places)
-        if not log_files(files.folder):
+        if must_exist and not log_files(files.folder):
             raise Failure(f"there is no audit log in {files.folder}.")
         return files
 
@@ -59,7 +61,12 @@ def _configured(places: Places) -> LogFiles:
         show_problems(loaded.problems, notes=False)
         raise NotStarted("the configuration has errors, so the folder of the log is not known; give --audit-folder.")
     keys = _keys(loaded.config.servers.values())
-    return LogFiles(audit_folder(loaded.config, places.environ), loaded.config.audit.anchors, keys)
+    return LogFiles(
+        audit_folder(loaded.config, places.environ),
+        loaded.config.audit.anchors,
+        last_checkpoint_file(loaded.config.root, places.environ),
+        keys,
+    )
 
 
 class _Named(Protocol):

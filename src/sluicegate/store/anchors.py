@@ -3,16 +3,21 @@
 import asyncio
 import logging
 import os
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from sluicegate.errors import SluicegateError
 from sluicegate.http1 import Pool
 from sluicegate.runtime.task_scope import in_thread
 from sluicegate.store.audit_files import append_note
+from sluicegate.store.chain import split_notes
 
 log = logging.getLogger("sluicegate")
 
 _TIMEOUT: Final = 10.0
+_MAX_LAST: Final = 100
+"""Other chains whose last checkpoint is kept."""
 _HEADERS: Final = (("Content-Type", "text/plain; charset=utf-8"),)
 
 
@@ -24,7 +29,9 @@ def is_url(anchor: str) -> bool:
 class Anchors:
     """The places that get a copy of each checkpoint: files, and URLs to which it is posted."""
 
-    def __init__(self, places: tuple[str, ...]) -> None:
+    def __init__(self, places: tuple[str, ...], last: str = "") -> None:
+        """`last` is a file for the last checkpoint of each chain; empty for none."""
+        self._last = last
         self._files = [place for place in places if not is_url(place)]
         self._urls = [place for place in places if is_url(place)]
         self._pool: Pool | None = None
@@ -32,9 +39,10 @@ class Anchors:
 
     async def send(self, note: str) -> None:
         """Send a checkpoint to all places. One that fails gets the next one, which vouches for the same rows."""
-        for file in self._files:
+        writes = {file: _append for file in self._files} | ({self._last: _replace} if self._last else {})
+        for file, write in writes.items():
             try:
-                await in_thread(lambda file=file: _append(file, note))
+                await in_thread(partial(write, file, note))
             except (OSError, SluicegateError) as problem:
                 self._report(file, str(problem))
             else:
@@ -67,6 +75,22 @@ class Anchors:
         """Close the connections."""
         if self._pool is not None:
             await self._pool.aclose()
+
+
+def _replace(file: str, note: str) -> None:
+    """Put a checkpoint in the place of the one before it of its chain. The others in the file stay."""
+    origin = note.partition("\n")[0]
+    try:
+        with open(file, encoding="utf-8", errors="replace") as text:
+            kept = [each for each in split_notes(text.read()) if each.partition("\n")[0] != origin]
+    except FileNotFoundError:
+        kept = []
+    temporary = f"{file}.{os.getpid()}"
+    with suppress(FileNotFoundError):
+        os.unlink(temporary)
+    for each in (*kept[-_MAX_LAST:], note):
+        append_note(temporary, each)
+    os.replace(temporary, file)
 
 
 def _append(file: str, note: str) -> None:

@@ -12,11 +12,12 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.store.anchors import is_url
+from sluicegate.store.anchor_check import Copies
 from sluicegate.store.audit_files import (
     LogFile,
     checkpoints_path,
     earlier_files,
+    last_line,
     load_verifier,
     log_files,
     read_notes,
@@ -24,7 +25,8 @@ from sluicegate.store.audit_files import (
     read_values,
     writers,
 )
-from sluicegate.store.audit_writer import Journal
+from sluicegate.store.audit_journal import Journal
+from sluicegate.store.audit_report import Fault, Report
 from sluicegate.store.base import Row
 from sluicegate.store.chain import (
     Checkpoint,
@@ -36,54 +38,54 @@ from sluicegate.store.chain import (
     Verifier,
     beginning,
     check_rows,
+    format_time,
     prove_row,
+    read_row,
 )
+from sluicegate.store.retention import is_named, statements
+
+MAX_UNSIGNED: Final = 10_000
+"""Rows after the last checkpoint. One is signed every 1,000 rows; under load some more are written meanwhile."""
+_MAX_UNSIGNED_TIME: Final = 600 * 1_000_000_000
+"""Nanoseconds between the first and the last row after the last checkpoint. One is signed every minute."""
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """The first thing that is wrong in the chain of a writer."""
+def verify(
+    folder: str, *, key: Verifier | None = None, anchors: Sequence[str] = (), last_checkpoint: str = ""
+) -> Report:
+    """Check every chain, checkpoint and recorded value, and that nothing is missing.
 
-    writer: int
-    file: str
-    row: int
-    """The first bad row; 0 if a whole file is."""
-    problem: str
-
-    def __str__(self) -> str:
-        return f"{self.file}: row {self.row} {self.problem}" if self.row else f"{self.file} {self.problem}"
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was verified."""
-
-    rows: int = 0
-    files: int = 0
-    checkpoints: int = 0
-    signed: int = 0
-    """Rows up to the last checkpoint of each writer."""
-    faults: list[Fault] = []
-    notes: list[str] = []
-    """Sentences about what is no fault: what a power loss left unfinished, and files that are not read."""
-
-
-def verify(folder: str, *, key: Verifier | None = None, anchors: Sequence[str] = ()) -> Report:
-    """Check every chain, checkpoint and recorded value. `anchors` are files elsewhere with copies of checkpoints.
+    `anchors` are files elsewhere with copies of checkpoints, `last_checkpoint` is one that the gateway keeps by itself.
 
     Raises:
-        ValueError: the folder has no public key, and none was given.
+        ValueError: the folder has no public key, none was given, and nothing is known about a log that was here.
     """
-    verifier = key or load_verifier(folder)
+    own = load_verifier(folder)
+    verifier = key or own
+    copies = Copies(folder, verifier)
+    copies.compare(anchors)
+    if last_checkpoint:
+        copies.compare_last(last_checkpoint)
+    faults = copies.faults
     if verifier is None:
+        if faults:
+            return Report(faults=faults)
         raise ValueError("There is no signing.pub in the folder, so its checkpoints cannot be verified.")
+    if own is not None and str(own) != str(verifier):
+        problem = "is another key than the given one, so this is not the log that was signed with it"
+        faults.insert(0, Fault(writer=0, file="signing.pub", row=0, problem=problem))
     events = _Events(folder)
-    reports = [_Check(folder, writer, verifier, anchors, events).run() for writer in writers(folder)]
+    numbers = sorted({*writers(folder), *copies.by_writer})
+    reports = [_Check(folder, writer, verifier, copies.by_writer[writer], events).run() for writer in numbers]
+    found = [fault for each in reports for fault in each.faults]
     return Report(
         rows=sum(each.rows for each in reports),
         files=sum(each.files for each in reports),
         checkpoints=sum(each.checkpoints for each in reports),
         signed=sum(each.signed for each in reports),
-        faults=[fault for each in reports for fault in each.faults],
+        faults=[*faults, *sorted(found, key=lambda fault: not fault.problem.startswith("missing"))],
         notes=[
+            *copies.notes,
             *events.notes,
             *(note for each in reports for note in each.notes),
             *map(_not_read, earlier_files(folder)),
@@ -98,28 +100,38 @@ def _not_read(name: str) -> str:
 class _Check:
     """The check of one writer's chain."""
 
-    def __init__(self, folder: str, writer: int, verifier: Verifier, anchors: Sequence[str], events: "_Events") -> None:
+    def __init__(
+        self, folder: str, writer: int, verifier: Verifier, copies: Sequence[Checkpoint], events: "_Events"
+    ) -> None:
         self._files = log_files(folder, writer)
         self._writer = writer
         self._origin = f"{verifier.name}/writer{writer}"
-        own = read_notes(checkpoints_path(folder, writer), verifier, self._origin)
-        copies = [note for file in anchors if not is_url(file) for note in read_notes(file, verifier, self._origin)]
-        self._checkpoints = {checkpoint.head for _, checkpoint in [*own, *copies]}
+        self._own = [each for _, each in read_notes(checkpoints_path(folder, writer), verifier, self._origin)]
+        self._copies = copies
+        self._checkpoints = {checkpoint.head for checkpoint in (*self._own, *copies)}
         self._by_seq: dict[int, set[bytes]] = defaultdict(set)
         for head in self._checkpoints:
             self._by_seq[head.seq].add(head.hash)
+        self._signed = max(self._by_seq, default=0)
         self._events = events
         self._digests: dict[str, dict[int, str]] = defaultdict(dict)
         """The digests of values that rows have, by the name of the file and the number of the row."""
         self._rows = 0
         self._last = 0
         """The number of the last row that is as it was written."""
+        self._unsigned: tuple[int, int] | None = None
+        """When the first and the last row after the last checkpoint were written."""
+        self._begins_signed = False
         self._notes: list[str] = []
         self._file = f"writer{writer}"
 
     def run(self) -> Report:
+        faults: list[Fault] = []
         try:
-            fault = self._chain() or self._values()
+            faults += [*self._missing_beginning(), *self._missing_end()]
+            fault = self._chain() or self._two_histories()
+            if fault is None and not faults:
+                fault = self._signatures() or self._values()
         except _Differs as differs:
             fault = self._fault(differs.seq, "differs from the signed checkpoint; it or a row before it was changed")
         except OSError as problem:
@@ -130,13 +142,60 @@ class _Check:
             rows=self._rows,
             files=len(self._files),
             checkpoints=len(self._checkpoints),
-            signed=max(self._by_seq, default=0),
-            faults=[fault] if fault is not None else [],
+            signed=self._signed,
+            faults=[*faults, *([fault] if fault is not None else ())],
             notes=self._notes,
         )
 
-    def _fault(self, row: int, problem: str) -> Fault:
-        return Fault(writer=self._writer, file=self._file, row=row, problem=problem)
+    def _fault(self, row: int, problem: str, until: int = 0) -> Fault:
+        return Fault(writer=self._writer, file=self._file, row=row, until=until, problem=problem)
+
+    def _missing_beginning(self) -> list[Fault]:
+        """The rows before the first file that are missing, unless a signed row says that retention removed them."""
+        file = next((file for file in self._files if os.path.getsize(file.path)), None)
+        if file is None:
+            return []
+        self._file = file.name
+        first = next(read_rows(file), None)
+        if first is None or first.seq == 1:
+            return []
+        known = [each for each in self._events.removed if each.writer == self._writer and each.removed.until]
+        signed = [each for each in known if each.seq <= self._signed]
+        if not signed:
+            if is_named(self._writer, self._events.removed):
+                self._notes.append(
+                    f"writer{self._writer}: the log begins with row {first.seq}. An earlier version recorded which "
+                    "files retention removed, but not which rows: that no others were removed cannot be proven."
+                )
+                return []
+            return [self._fault(1, "missing: no row says that retention removed them", first.seq - 1)]
+        *_, (_, seq, at, removed) = signed
+        missing = list(removed.missing)
+        if removed.until < first.seq - 1:
+            missing.append((removed.until + 1, first.seq - 1))
+        when = f"row {seq} says what retention removed on {format_time(at)[:10]}"
+        self._notes.append(f"writer{self._writer}: retention removed the rows up to {removed.until}; {when}.")
+        if removed.unproven:
+            self._notes.append(
+                f"writer{self._writer}: an earlier version removed the rows up to {removed.unproven} and did not "
+                "record which ones: that retention removed all of them cannot be proven."
+            )
+        return [self._fault(row, f"missing: {when}, and it was not these", until) for row, until in missing]
+
+    def _missing_end(self) -> list[Fault]:
+        """The rows after the last one that were signed."""
+        last = 0
+        for file in self._files:
+            self._file = file.name
+            if (end := last_line(file)) is not None:
+                try:
+                    last = max(last, read_row(end).seq)
+                except ValueError:
+                    return []  # The check of the chain names the line; how many rows there were is not known.
+        if self._signed <= last:
+            return []
+        reason = f"missing: a checkpoint says that there are {self._signed} rows"
+        return [self._fault(last + 1, reason, self._signed)]
 
     def _chain(self) -> Fault | None:
         head: Head | None = None
@@ -155,9 +214,6 @@ class _Check:
             fault = self._unfinished(file)
             if fault is not None:
                 return fault
-        last, rows = max(self._by_seq, default=0), head.seq if head is not None else 0
-        if last > rows:
-            return self._fault(rows + 1, f"is missing: a checkpoint says that there are {last} rows")
         return None
 
     def _start(self, before: Head | None, first: StoredRow) -> Head | Fault:
@@ -170,6 +226,47 @@ class _Check:
         if signed is None:
             return self._fault(first.seq, "is the first one, but no checkpoint vouches for the rows before it")
         return Head(first.seq - 1, min(signed))
+
+    def _two_histories(self) -> Fault | None:
+        """A row that was signed twice, differently; it may have been removed since."""
+        seq = min((seq for seq, hashes in self._by_seq.items() if len(hashes) > 1), default=None)
+        return None if seq is None else self._fault(seq, "differs between the checkpoints of the log and their copies")
+
+    def _signatures(self) -> Fault | None:
+        """Whether enough is signed, and the copies elsewhere are as new as the log."""
+        self._file = f"writer{self._writer}.checkpoints"
+        if self._begins_signed and not any(each.head.seq == 0 for each in self._own):
+            return self._fault(0, "lacks the checkpoint of the beginning: checkpoints were removed")
+        if not self._own:
+            problem = "signs nothing: checkpoints were removed, or the gateway was killed in its first minute"
+            return self._fault(0, f"{problem}. The next start of the gateway signs the rows that are there")
+        if not self._begins_signed and self._last and self._files:
+            self._note_unsigned_beginning()
+        if self._unsigned is not None:
+            since, until = self._unsigned
+            if self._last - self._signed > MAX_UNSIGNED or until - since > _MAX_UNSIGNED_TIME:
+                problem = (
+                    "not signed: checkpoints were removed, or could not be written. A running gateway signs its rows"
+                )
+                return self._fault(self._signed + 1, f"{problem} within a minute", self._last)
+        self._note_old_copies()
+        return None
+
+    def _note_unsigned_beginning(self) -> None:
+        if next(read_rows(self._files[0]), None) is not None and self._rows == self._last:
+            self._notes.append(
+                f"writer{self._writer}: an earlier version began the log, without a signed beginning. That checkpoints "
+                "were not removed and signed again can be proven only with a copy of them."
+            )
+
+    def _note_old_copies(self) -> None:
+        newest = max((each.head.seq, each.at) for each in self._own)
+        if self._copies and newest > (copied := max((each.head.seq, each.at) for each in self._copies)):
+            if newest[1] - copied[1] > _MAX_UNSIGNED_TIME:
+                self._notes.append(
+                    f"writer{self._writer}: the copies of the checkpoints end with row {copied[0]}. Only the key in "
+                    f"the folder vouches for the rows {copied[0] + 1} to {newest[0]}."
+                )
 
     def _unfinished(self, file: LogFile) -> Fault | None:
         """What is wrong with a last line that is not finished: nothing, if the writer can still set it aside."""
@@ -194,6 +291,10 @@ class _Check:
             # Resumed only if the row fits into the chain.
             self._rows += 1
             self._last = row.seq
+            if row.seq > self._signed:
+                self._unsigned = (self._unsigned[0] if self._unsigned is not None else row.at, row.at)
+            if row.kind == "audit" and b'"begins":true' in row.body:
+                self._begins_signed = True
             if any(row.hash != signed for signed in self._by_seq.get(row.seq, ())):
                 raise _Differs(row.seq)
             if digest := _digest_of_values(row):
@@ -384,6 +485,7 @@ class _Events:
         self.without_values: dict[str, set[int]] = defaultdict(set)
         """The rows of each file whose values were erased or lost, on record."""
         self.notes: list[str] = []
+        self.removed = list(statements(folder))
         for file in log_files(folder):
             try:
                 for row in read_rows(file, b'"kind":"audit"'):

@@ -6,14 +6,17 @@
     2026-11-writer1.torn     ends of the file that a power loss left unfinished
     writer1.checkpoints      the signed checkpoints of that writer's chain, over all months
     writer1.lock             locked while the writer lives
+    retention.json           when files were last found to be too old
     index.db                 a cache of readers; it can be deleted at any time
     signing.key, digest.key, signing.pub
 
 Several gateways may serve one folder. Each takes the first writer that is free, so there are as many as ran at once.
 """
 
+import hashlib
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import BinaryIO, Final, NamedTuple
@@ -76,6 +79,14 @@ def writers(folder: str) -> list[int]:
         if match := re.fullmatch(r"writer(\d+)\.checkpoints", name):
             numbers.add(int(match[1]))
     return sorted(numbers)
+
+
+def log_label(folder: str) -> str:
+    """What names the place of a log in its checkpoints. A log that is begun again in this place has the same label.
+
+    It is a digest: copies of checkpoints need not tell the names of machines and folders.
+    """
+    return hashlib.sha256(f"{socket.gethostname()}:{os.path.realpath(folder)}".encode()).hexdigest()[:16]
 
 
 def earlier_files(folder: str) -> list[str]:
@@ -148,6 +159,12 @@ def lines_backwards(file: BinaryIO, end: int) -> Iterator[bytes]:
         rest, position = first + b"\n", begin
     if rest:
         yield rest
+
+
+def last_line(file: LogFile) -> bytes | None:
+    """The last finished line of a file; None if it has none."""
+    with open(file.path, "rb") as lines:
+        return next(lines_backwards(lines, end_of_lines(lines)), None)
 
 
 def read_values(file: LogFile) -> Iterator[tuple[int, bytes, RecordedValues | None]]:

@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from sluicegate.errors import AuditUnavailable
 from sluicegate.runtime.task_scope import TaskScope, forever
 from sluicegate.store.anchors import Anchors
-from sluicegate.store.audit_writer import Journal, Timed
+from sluicegate.store.audit_journal import Journal
+from sluicegate.store.audit_writer import Timed
 from sluicegate.store.base import Row
 from sluicegate.store.floods import FLOODED, Floods
 
@@ -36,6 +37,8 @@ MAX_ROWS: Final = 10_000
 _ROWS_AT_ONCE: Final = 1000
 _RETRY: Final = 1.0
 """Seconds between two attempts to use a log again that has failed."""
+_LOOK: Final = 3600.0
+"""Seconds between two looks for files that are too old. A clock that is wrong for a moment is noticed by the next."""
 _CLOSING: Final = 2.0
 """Seconds for the anchors to take the last checkpoint."""
 
@@ -86,7 +89,9 @@ class FileAudit:
         self._rows_per_checkpoint = rows_per_checkpoint
         self._rows_since_checkpoint = 0
         self._checkpoint_due = asyncio.Event()
-        self._month = ""
+        self._looked_at = -_LOOK
+        self.looked = asyncio.Event()
+        """Set after the first look for files that are too old."""
 
     # ------------------------------------------------------------------------------------------------- taking rows
 
@@ -278,19 +283,20 @@ class FileAudit:
         failed = ""
         while True:
             self._checkpoint_due.clear()
+            try:
+                await self._checkpoint(anchors)
+                await self._remove_old()
+                failed = ""
+            except OSError as problem:  # The rows are written; a checkpoint can come later.
+                if _described(problem) != failed:
+                    failed = _described(problem)
+                    log.error("The audit log could not be signed: %s.", failed)
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     # After a failure only time counts: each new row would be another attempt.
                     await (forever() if failed else self._checkpoint_due.wait())
             for row in self._floods.ended(self._clock()):
                 self.note(row)
-            try:
-                await self._checkpoint(anchors)
-                failed = ""
-            except OSError as problem:  # The rows are written; a checkpoint can come later.
-                if _described(problem) != failed:
-                    failed = _described(problem)
-                    log.error("The audit log could not be signed: %s.", failed)
 
     async def _checkpoint(self, anchors: Anchors) -> None:
         writer = self._journal.writer
@@ -300,15 +306,26 @@ class FileAudit:
         in_keeper = partial(self._loop.run_in_executor, self._keeper)
         note = await in_keeper(writer.checkpoint, writer.head)
         self._rows_since_checkpoint -= signed
-        if writer.month != self._month:
-            self._month = writer.month
-            removed = await in_keeper(self._journal.remove_old)
-            if removed is not None:
-                self.note(removed)
         if self._job is None and not self.problem and not writer.is_in_place:
             writer.is_spoiled = True
             self._fail("its file has been moved, removed or changed", (), ())
         await anchors.send(note)
+
+    async def _remove_old(self) -> None:
+        """Remove files that are too old, once the row about it is signed."""
+        writer = self._journal.writer
+        if self.problem or writer is None or self._loop.time() - self._looked_at < _LOOK:
+            return
+        self._looked_at = self._loop.time()
+        in_keeper = partial(self._loop.run_in_executor, self._keeper)
+        removal = await in_keeper(self._journal.remove_old)
+        if removal is not None:
+            with suppress(AuditUnavailable):
+                await self.append(removal.row)
+                if not self.problem and writer.head is not None:
+                    await in_keeper(writer.checkpoint, writer.head)
+                    await in_keeper(removal.remove)
+        self.looked.set()
 
     def close(self) -> str:
         """Write all that waits; the last checkpoint. It does not return to the loop in between."""
@@ -364,11 +381,15 @@ async def open_audit_log(
     on_failure: OnFailure = "closed",
     keep: int = 12,
     anchors: tuple[str, ...] = (),
+    last_checkpoint: str = "",
     clock: Callable[[], int] = time.time_ns,
     rows_per_checkpoint: int = 1000,
     seconds_per_checkpoint: float = 60.0,
 ) -> AsyncGenerator[FileAudit]:
-    """An audit log in a folder. It opens even if the folder cannot be used: then it is unavailable until it can."""
+    """An audit log in a folder. It opens even if the folder cannot be used: then it is unavailable until it can.
+
+    `last_checkpoint` is a file outside the folder: it shows that there was a log, also when the folder is removed.
+    """
     audit = FileAudit(
         folder,
         sync=sync,
@@ -377,7 +398,7 @@ async def open_audit_log(
         clock=clock,
         rows_per_checkpoint=rows_per_checkpoint,
     )
-    copies = Anchors(anchors)
+    copies = Anchors(anchors, last_checkpoint)
     try:
         await audit.open()
         async with TaskScope() as tasks:

@@ -9,9 +9,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from sluicegate.runtime.lock import try_lock
 from sluicegate.store.audit_files import (
-    MAX_WRITERS,
     Keys,
     LogFile,
     append_note,
@@ -19,10 +17,9 @@ from sluicegate.store.audit_files import (
     end_of_lines,
     last_checkpoint,
     lines_backwards,
-    load_keys,
     log_files,
+    log_label,
     read_values,
-    writers,
 )
 from sluicegate.store.base import Row
 from sluicegate.store.chain import Checkpoint, Head, StoredRow, beginning, encode_row, read_row
@@ -107,6 +104,7 @@ class Writer:
         self._folder = folder
         self._keys = keys
         self._origin = keys.signer.origin(f"writer{number}")
+        self._label = log_label(folder)
         self._is_full = sync == "full"
         self._clock = clock
         self._rows: AppendFile | None = None
@@ -135,16 +133,21 @@ class Writer:
                 problem = str(unusable)
             else:
                 return
-        month = _month(self._clock())
+        month = month_of(self._clock())
         if newest is not None and newest.month >= month:
             file = newest._replace(part=newest.part + 1)
         else:
             file = LogFile(self.number, month, 1, self._folder)
         head = self.head or self._highest_head(files)
+        if not files and not head.seq and self._last_checkpoint() is None:
+            self.checkpoint(head)  # The signed beginning comes before the first file, so no log is without one.
         self._use(file, _created(file.path))
-        self.head = head
         if newest is not None:
             self._note_gap(newest, problem, head)
+        elif head.seq and self.head is None:
+            reason = f"All files with rows up to {head.seq} are missing; the chain continues after row {head.seq}"
+            self.notes.append(Row(kind="audit", verdict="gap", body={"reason": reason, "file": file.name}))
+        self.head = head
 
     def _open_newest(self, newest: LogFile, written: int | None) -> None:
         """Open a file at whose end the chain goes on. `written` is its size if this writer has written it."""
@@ -259,7 +262,7 @@ class Writer:
             return
         last = rows[-1][1]
         if last >= self._month_end:
-            self._begin_month(last)
+            self._beginmonth_of(last)
         file = self._rows
         if file is None or self.head is None:
             raise OSError("the file is not open")
@@ -315,12 +318,12 @@ class Writer:
             self._values.cut(before)
             raise
 
-    def _begin_month(self, now: int) -> None:
+    def _beginmonth_of(self, now: int) -> None:
         """Go on in a new file. The old one ends with a checkpoint, which stays when the file is removed one day."""
         if self.head is None or self._file is None:
             return
         self.checkpoint(self.head)
-        file = LogFile(self.number, _month(now), 1, self._folder)
+        file = LogFile(self.number, month_of(now), 1, self._folder)
         rows = _created(file.path)
         self.close_file()
         self._use(file, rows)
@@ -378,7 +381,7 @@ class Writer:
         Raises:
             OSError: the note cannot be written.
         """
-        note = self._keys.signer.sign(Checkpoint(self._origin, head, self._clock()))
+        note = self._keys.signer.sign(Checkpoint(self._origin, head, self._clock(), self._label))
         if self._file is not None:
             # Otherwise rows could be lost with the power that the note vouches for. The descriptors of the writer are
             # not used: it may close them meanwhile.
@@ -468,131 +471,11 @@ def _numbers_of_values(file: LogFile) -> set[int]:
     return {recorded.seq for _, _, recorded in read_values(file) if recorded is not None}
 
 
-def _month(now: int) -> str:
+def month_of(now: int) -> str:
+    """The month of a time, such as 2026-11."""
     return time.strftime("%Y-%m", time.gmtime(now // 1_000_000_000))
 
 
 def _end_of(month: str) -> int:
     year, number = int(month[:4]), int(month[5:])
     return calendar.timegm((year + number // 12, number % 12 + 1, 1, 0, 0, 0)) * 1_000_000_000
-
-
-# -------------------------------------------------------------------------------------------------------- the folder
-
-
-class Journal:
-    """The log of one process: takes a writer that is free, and closes what dead processes have left open."""
-
-    def __init__(
-        self, folder: str, *, sync: str = "normal", keep: int = 12, clock: Callable[[], int] = time.time_ns
-    ) -> None:
-        self.writer: Writer | None = None
-        self.keys: Keys | None = None
-        self._folder = folder
-        self._sync = sync
-        self._keep = keep
-        self._clock = clock
-        self._lock: int | None = None
-        self._was_opened = False
-
-    def open(self, also: Iterable[Timed] = ()) -> None:
-        """Open the log, for the first time or after a failure, and write rows.
-
-        Raises:
-            OSError, ValueError: it cannot be opened or written.
-        """
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        if self.keys is None:
-            self.keys = load_keys(self._folder)
-        if self.writer is None:
-            number, self._lock = self._free_writer()
-            self.writer = Writer(self._folder, number, self.keys, self._sync, self._clock)
-        writer = self.writer
-        writer.open()
-        rows: list[Timed] = []
-        if not self._was_opened:
-            rows += self._timed(writer.find_open_calls())
-            rows += [*writer.close_open_calls(), self._note("opened", {"process": os.getpid()})]
-        rows += also
-        if rows or writer.notes:
-            writer.write(rows)
-        if not self._was_opened:
-            self._was_opened = True
-            self._close_calls_of_the_dead()
-            if removed := self.remove_old():
-                writer.write([(removed, self._clock())])
-
-    def _free_writer(self) -> tuple[int, int]:
-        for number in range(1, MAX_WRITERS):
-            lock = try_lock(os.path.join(self._folder, f"writer{number}.lock"))
-            if lock is not None:
-                return number, lock
-        raise OSError(f"More than {MAX_WRITERS} processes write this audit log")
-
-    def _timed(self, rows: Iterable[Row]) -> list[Timed]:
-        return [(row, self._clock()) for row in rows]
-
-    def _note(self, verdict: str, body: dict[str, object]) -> Timed:
-        return Row(kind="audit", verdict=verdict, body=body), self._clock()
-
-    def _close_calls_of_the_dead(self) -> None:
-        """Do for each writer that no process holds what its process would have done at its next start."""
-        for number in writers(self._folder):
-            if self.keys is None or self.writer is None or number == self.writer.number:
-                continue
-            lock = try_lock(os.path.join(self._folder, f"writer{number}.lock"))
-            if lock is None:
-                continue
-            dead = Writer(self._folder, number, self.keys, self._sync, self._clock)
-            try:
-                lost = dead.find_open_calls()
-                if dead.open_calls:
-                    dead.open()
-                    recovered = self._note("recovered", {"process": os.getpid()})
-                    dead.write([*self._timed(lost), *dead.close_open_calls(), recovered])
-                    if dead.head is not None:
-                        dead.checkpoint(dead.head)
-            except OSError:
-                pass  # Its next start will do it, or say what is wrong.
-            finally:
-                dead.close_file()
-                os.close(lock)
-
-    def remove_old(self) -> Row | None:
-        """Remove the files of months before those that are kept; the row that says so. Their checkpoints stay."""
-        if not self._keep:
-            return None
-        year, month = map(int, _month(self._clock()).split("-"))
-        year, month = divmod(year * 12 + month - self._keep, 12)
-        limit = f"{year:04}-{month + 1:02}"
-        files = log_files(self._folder)
-        removed: list[str] = []
-        for file, next_one in zip(files, files[1:], strict=False):
-            # The newest one of a writer may be in use, however old it is.
-            if file.month < limit and next_one.writer == file.writer:
-                for path in (file.values_path, file.torn_path, file.path):
-                    with suppress(FileNotFoundError):
-                        os.unlink(path)
-                removed.append(file.name)
-        return Row(kind="audit", verdict="removed", body={"files": removed, "keep": self._keep}) if removed else None
-
-    def close(self, rows: Sequence[Timed] = ()) -> str:
-        """Write the last rows and a checkpoint, which is returned, and let go of the writer.
-
-        Raises:
-            OSError: not all of it could be written.
-        """
-        writer, self.writer = self.writer, None
-        try:
-            if writer is None or writer.head is None:
-                return ""
-            if rows:
-                writer.write(rows)
-            writer.write([*writer.close_open_calls(), self._note("closed", {})])
-            return writer.checkpoint(writer.head)
-        finally:
-            if writer is not None:
-                writer.close_file()
-            if self._lock is not None:
-                os.close(self._lock)
-            self._lock = None

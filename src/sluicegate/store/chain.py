@@ -29,6 +29,7 @@ _ED25519: Final = b"\x01"
 _DASH: Final = "\N{EM DASH}"
 _HASH: Final = b',"hash":"'
 _END: Final = len(_HASH) + 64 + len(b'"}\n')
+_LOG: Final = "log "
 _SECOND: Final = 1_000_000_000
 
 
@@ -208,6 +209,8 @@ class BadRow(NamedTuple):
 
     seq: int
     problem: str
+    until: int = 0
+    """The last row of which the same is true; 0 if only one is bad, or it is not known."""
 
 
 def check_rows(head: Head, rows: Iterable[StoredRow]) -> tuple[Head, BadRow | None]:
@@ -215,7 +218,7 @@ def check_rows(head: Head, rows: Iterable[StoredRow]) -> tuple[Head, BadRow | No
     for row in rows:
         expected = head.seq + 1
         if row.seq > expected:
-            return head, BadRow(expected, f"is missing; the next one is row {row.seq}")
+            return head, BadRow(expected, "missing", row.seq - 1)
         if row.seq < expected:
             return head, BadRow(row.seq, "does not belong here: the rows before it have been replaced")
         if row_hash(head.hash, row.content) != row.hash:
@@ -235,9 +238,12 @@ class Checkpoint(msgspec.Struct, frozen=True):
     head: Head
     at: int
     """Nanoseconds since 1970."""
+    log: str = ""
+    """The label of the place of the log, which a log that replaces this one has as well; empty in earlier versions."""
 
     def text(self) -> str:
-        return f"{self.origin}\n{self.head.seq}\n{_base64(self.head.hash)}\ntime {self.at}\n"
+        text = f"{self.origin}\n{self.head.seq}\n{_base64(self.head.hash)}\ntime {self.at}\n"
+        return f"{text}{_LOG}{self.log}\n" if self.log else text
 
 
 class Verifier:
@@ -314,15 +320,22 @@ class Signer:
 def split_notes(text: str) -> list[str]:
     """The notes of a file, in which they stand one after the other. The rest of one that a crash cut off is skipped."""
     lines = text.split("\n")
-    # Four lines of text, an empty one, and a signature.
+    # Four lines of text, or five with the label of the log, an empty one, and a signature.
     ends = [end for end, line in enumerate(lines) if line.startswith(_DASH) and end >= 5 and not lines[end - 1]]
-    return ["\n".join(lines[end - 5 : end + 1]) + "\n" for end in ends]
+    begins = [end - 6 if lines[end - 2].startswith(_LOG) else end - 5 for end in ends]
+    return ["\n".join(lines[max(begin, 0) : end + 1]) + "\n" for begin, end in zip(begins, ends, strict=True)]
+
+
+def read_unverified(note: str) -> Checkpoint | None:
+    """The checkpoint in a note of any key; None if it is none. Nothing vouches for it."""
+    return _checkpoint(note.partition("\n\n")[0])
 
 
 def _checkpoint(text: str) -> Checkpoint | None:
     try:
-        origin, seq, encoded, time = text.splitlines()
-        return Checkpoint(origin, Head(int(seq), _from_base64(encoded)), int(time.removeprefix("time ")))
+        origin, seq, encoded, time, *rest = text.splitlines()
+        log = rest[0].removeprefix(_LOG) if rest else ""
+        return Checkpoint(origin, Head(int(seq), _from_base64(encoded)), int(time.removeprefix("time ")), log)
     except ValueError:
         return None
 

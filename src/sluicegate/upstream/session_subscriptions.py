@@ -117,9 +117,8 @@ class SessionSubscriptions:
         Raises:
             UpstreamError: the server accepted none, and at least one request failed.
         """
-        resources = as_object(self._transport.discovery.capabilities.get("resources")) or {}
-        if resources.get("subscribe") is not True:
-            return []
+        # Whatever the server declares: SDK 1.x of Python says `subscribe: false` for all servers, also for those that
+        # handle subscriptions.
         accepted = set[str]()
         problems: list[UpstreamError] = []
         left = iter(uris)

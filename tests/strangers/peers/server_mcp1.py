@@ -195,7 +195,6 @@ def enriched():
     """The low-level server, with all it can do."""
     low = server._mcp_server
     options = low.create_initialization_options(NotificationOptions(True, True, True))
-    options.capabilities.resources.subscribe = True
     low.create_initialization_options = lambda: options  # asked for by the transports, which say nothing of changes
 
     @low.list_tools()
