@@ -62,7 +62,7 @@ async def test_a_buffered_client_gets_text_and_a_structured_result() -> None:
     assert (text(result), result["structuredContent"]) == ("hello\n", {"exit_code": 0})
 
 
-async def test_a_failed_command_is_an_error_with_both_streams_told_apart() -> None:
+async def test_a_failed_command_is_an_error_that_marks_lines_of_stderr() -> None:
     command = "echo before; echo oops >&2; printf after; exit 2"
     result = await call(server(), "bash.execute", {"command": command}, capabilities={})
     printed, sentence = (block["text"] for block in result["content"])

@@ -35,6 +35,7 @@ def test_a_uri_says_whose_it_is_unless_a_client_could_fetch_it_itself(own: str, 
 def test_a_server_that_is_named_like_a_scheme_that_clients_read_themselves_has_a_prefix_all_the_same() -> None:
     assert exposed_uri("file", "file:///a") == "file+file:///a"
     assert own_uri("file", "file:///a") is None
+    assert own_uri("sluicegate", "sluicegate://result/1/0") is None
     assert own_uri("ui", exposed_uri("ui", "ui://clock")) == "ui://clock"
 
 

@@ -82,7 +82,8 @@ def exposed_uri(prefix: str, uri: str) -> str:
     """A server's URI as clients see it; also of a template, since only a literal is prepended.
 
     Web addresses are unchanged, since a client may fetch them itself. URIs of apps keep the scheme that hosts check. A
-    scheme that is the prefix itself says whose URI it is, unless clients read such URIs themselves (`file`).
+    scheme that is the prefix itself says whose URI it is, unless clients read such URIs themselves (`file`), or it is
+    ours.
     """
     if not prefix:
         return uri
@@ -107,7 +108,7 @@ def own_uri(prefix: str, uri: str) -> str | None:
 
 
 def _has_own_scheme(prefix: str, uri: str) -> bool:
-    return uri.startswith(f"{prefix}:") and prefix.lower() not in ("file", "http", "https")
+    return uri.startswith(f"{prefix}:") and prefix.lower() not in ("file", "http", "https", "sluicegate")
 
 
 Rewrite = Callable[[str], str]
