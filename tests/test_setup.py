@@ -22,7 +22,7 @@ case "$*" in
     *version_info* | *ensurepip* | *"pip --version") exit 0 ;;
     "-m venv"*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
     *requirements/run.txt)
-        for number in 01 02 03 04 05 06 07 08 09 10; do echo "Collecting p$number==1.0 (from -r requirements/run.txt)"; done
+        for number in 01 02 03 04 05 06 07 08 09 10; do echo "Collecting p$number==1.0 (from -r x)"; done
         echo "Ignoring p11: markers 'sys_platform == \'win32\'' don't match your environment"
         echo "  Downloading p10-1.0.whl"
         echo "Installing collected packages: p01, p02, p03, p04, p05, p06, p07, p08, p09, p10"
