@@ -93,7 +93,7 @@ class Agent:
         if not command or not command[0]:
             raise ValueError("command: name the program and its arguments")
         self._agent = services.name
-        self._hub = services.hub
+        self._access = services.access
         self._file = file or os.path.join(services.folder, FILE)
         self._command, self._start, self._resume, self._fork = list(command), start, resume, fork
         self._model, self._system = model, system
@@ -283,7 +283,7 @@ class Agent:
         params: dict[str, object] = {"name": f"{self._agent}.permission", "arguments": asked}
         exchange = Exchange("tools/call", params, call.exchange.sink, call.exchange.profile, call.caller)
         try:
-            reply = await self._hub(exchange)
+            reply = await self._access(call.exchange).handler(exchange)
         except SluicegateError as problem:
             return {"behavior": "deny", "message": problem.message}
         if isinstance(reply, ErrorObject):

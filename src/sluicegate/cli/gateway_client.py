@@ -144,6 +144,9 @@ class GatewayClient:
     async def restart(self, server: str) -> None:
         await self._call("restart", {"name": server, "by": getpass.getuser()})
 
+    async def clear_counts(self) -> None:
+        await self._call("clear_counts", {"by": getpass.getuser()})
+
     async def seek(self, server: str) -> None:
         """Retry a server that is not ready, if that starts no process; returns when the attempt ends, or soon."""
         try:
@@ -459,9 +462,9 @@ async def explain_missing(gateway: GatewayClient, name: str, known: Sequence[str
     """Why a tool does not exist: its server is not ready, it is hidden or has another name, or a similar one exists."""
     own_tools, offers = await gateway.own_tools(), await gateway.offers("tools")
     report = await gateway.report()
-    for finding in report.findings:
-        if f" {name} is not offered." in finding:
-            return finding
+    for held in report.held:
+        if held.name == name:
+            return held.sentence
     for server in report.servers:
         owns = own_names(server, name)
         if not owns:

@@ -11,11 +11,12 @@ from typing import Final
 import msgspec
 
 from sluicegate.config.mcp_json import ServerEntry, ServerFile, read_servers
-from sluicegate.config.merge import Lines, Merger
+from sluicegate.config.merge import Lines, Merger, not_loosened
 from sluicegate.config.model import GatewayConfig, ServerConfig, Settings
 from sluicegate.config.paths import Places, state_folders
+from sluicegate.config.precedence import merged
 from sluicegate.config.problems import Problem, read_text
-from sluicegate.config.settings_toml import SettingsFile, Table, merged, read_settings, rules_of
+from sluicegate.config.settings_toml import SettingsFile, Table, line_of, read_settings, rules_of
 from sluicegate.config.variables import Variables
 from sluicegate.errors import ConfigError
 from sluicegate.gate.lock_file import read_lock
@@ -59,14 +60,14 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
     broken: list[str] = []
     filled: list[str] = []
     policy = _PolicyFiles(places)
-    table, lines = _read_settings(places, problems, broken, filled, were_filled, policy)
+    table, lines, users = _read_settings(places, problems, broken, filled, were_filled, policy)
     entries = _read_entries(places, problems, broken)
     config = None
     locked = _read_lock(places, problems)
     problems += _other_states(places)
     if not _has_error(problems):
         settings = msgspec.convert(table, Settings)
-        merger = Merger(settings, table, lines, problems, places.environ)
+        merger = Merger(settings, table, lines, problems, places.environ, users)
         servers = merger.servers(entries)
         if not broken:  # The servers of a broken file are unknown.
             merger.report_unknown_servers(servers)
@@ -154,9 +155,11 @@ def _read_settings(
     filled: list[str],
     were_filled: Collection[str],
     policy: "_PolicyFiles",
-) -> tuple[Table, Lines]:
+) -> tuple[Table, Lines, list[SettingsFile]]:
+    """The settings of all files, with the lines of their keys, and the user's own files."""
     table: Table = {}
     lines: Lines = {}
+    users: list[SettingsFile] = []
     for file in places.settings_files:
         text = _read(file, places)
         if text is None:
@@ -174,9 +177,18 @@ def _read_settings(
             broken.append(file)
             continue
         policy.take(file, read)
-        table = merged(table, _with_absolute_paths(read.table, os.path.dirname(file), places.home))
+        if file in places.user_settings:
+            users.append(read)
+        kept: list[tuple[str, ...]] = []
+        table = merged(table, _with_absolute_paths(read.table, os.path.dirname(file), places.home), kept)
+        for path in kept:
+            key, place = ".".join(path), line_of(lines, path) or ("your own sluicegate.toml", 0)
+            sentence = not_loosened(key, f"{place[0]}, line {place[1]},")
+            problems.append(
+                Problem(severity="note", file=file, line=line_of(read.lines, path), key=key, sentence=sentence)
+            )
         lines.update({path: (file, line) for path, line in read.lines.items()})
-    return table, lines
+    return table, lines, users
 
 
 class _PolicyFiles:

@@ -82,7 +82,7 @@ class Operations(FolderOperations, AuditOperations):
             servers=statuses(gateway, passing=passing),
             findings=gateway.findings(),
             problems=list(self._unapplied()),
-            left_out=gateway.left_out,
+            held=gateway.held(),
             naming=gateway.config.naming,
         )
 
@@ -135,6 +135,10 @@ class Operations(FolderOperations, AuditOperations):
             self._gateway.restart(name)
         except KeyError:
             raise UnknownTarget(self._unknown(name)) from None
+
+    def clear_counts(self, *, by: str) -> None:
+        """Forget what servers lost between revisions and what they printed to stdout, so that only news are shown."""
+        self._gateway.clear_counts()
 
     async def seek(self, name: str) -> None:
         """Retry a server that is not ready, if that starts no process."""

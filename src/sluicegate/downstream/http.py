@@ -197,6 +197,13 @@ class HttpEndpoint:
         if seen.refusal is not None:
             refuse(request, seen.refusal)
             return
+        if seen.page is not None and request.path != "/native":  # Browsers let pages read any WebSocket.
+            from sluicegate.downstream.cors import for_page  # Imported late: few need it.
+
+            readable = for_page(request, seen.page)
+            if readable is None:
+                return
+            request = readable
         place = request.method, request.path
         if place in self._probes:
             self._probes[place](request)

@@ -50,6 +50,11 @@ class HostPolicy(msgspec.Struct, frozen=True):
             return Refusal(403, "bad_origin", "Web pages of that Origin may not use this server.")
         return None
 
+    def page(self, headers: RequestHeaders) -> str | None:
+        """The origin of the web page that sent a request, if it is one of `origins`."""
+        origin = headers.get("origin")
+        return origin if origin is not None and origin.lower() in self.origins else None
+
     def _may_speak(self, origin: str, host: str) -> bool:
         return origin in self.origins or origin in (f"http://{host}", f"https://{host}")
 
@@ -125,6 +130,8 @@ class HeadFacts(msgspec.Struct, frozen=True):
     """Why the request is refused, whatever it asks."""
     post_refusal: Refusal | None
     """Why its body is not read, if it is a POST."""
+    page: str | None
+    """The allowed origin that they name: the browser needs it in the answer."""
     takes: Accepted
     session: str | None
     """The session that they name. Repeated headers are joined by commas, and no session or revision has a comma."""
@@ -166,8 +173,8 @@ class HeadFactsCache:
             refusal = NOT_ACCEPTABLE
         names_modern = any(version not in SESSION_VERSIONS for version in headers.get_all(VERSION))
         session, version = headers.get(SESSION_HEADER), headers.get(VERSION)
-        check = self._hosts.check(headers)
-        return HeadFacts(check, refusal, takes, session, version, names_modern, Claims(headers.get_all))
+        check, page = self._hosts.check(headers), self._hosts.page(headers)
+        return HeadFacts(check, refusal, page, takes, session, version, names_modern, Claims(headers.get_all))
 
 
 NOT_ACCEPTABLE: Final = Refusal(406, "not_acceptable", f"Accept {JSON} and {EVENT_STREAM}.")
