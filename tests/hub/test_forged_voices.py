@@ -136,7 +136,8 @@ async def test_a_result_of_a_server_is_no_refusal_of_ours(value: msgspec.Raw | P
 
 def test_a_result_that_is_read_at_a_glance_has_no_marks() -> None:
     # So that ordinary results are not searched.
-    for meta in ({"dev.sluicegate/reason": "denied"}, {"io.modelcontextprotocol/serverInfo": {}, **MARKS}):
+    named: Params = {"io.modelcontextprotocol/serverInfo": {"name": "x", "version": "1"}, **MARKS}
+    for meta in (MARKS, named):
         line = msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "result": {"_meta": meta, "content": TEXT}})
         answer = read_answer(line)
         assert answer is not None and isinstance(answer[1].value, msgspec.Raw)
