@@ -232,6 +232,12 @@ async def test_a_result_that_asks_hides_nothing_either() -> None:
         assert opened(reply)["inputRequests"] == {"q": {"method": "elicitation/create", "params": SHOWN}}
 
 
+@pytest.mark.parametrize("text", ["\x7f", "\x9b", "\u202e", "\0"])
+def test_each_control_character_is_named(text: str) -> None:
+    shown = labelled(Question("elicitation/create", {"message": f"a{text}b"}), "s")
+    assert shown.params["message"] == f"[s] a<U+{ord(text):04X}>b"
+
+
 def test_words_for_a_model_lose_only_marks_of_ours() -> None:
     params: Params = {"messages": [{"role": "user", "content": {"type": "text", "text": "\x1b"}}]}
     question = Question("sampling/createMessage", {**params, "_meta": MARKS})

@@ -29,7 +29,7 @@ from sluicegate.text.visible_text import shown
 PROGRESS: Final = "notifications/progress"
 MAX_FORM_LEVELS: Final = 8
 """Levels of the schema of a form in which clients look for texts."""
-_SHOWN: Final = ("title", "description")
+_SHOWN: Final = ("message", "title", "description")
 NO_PROGRESS: Final = "progress that is no number, or no larger than before"
 
 
@@ -200,19 +200,25 @@ def has_unsafe_page(question: Question) -> bool:
 
 def labelled(question: Question, label: str) -> Question:
     """A question without marks of ours; if a person will see it, it names the server that asks and hides nothing."""
-    params = without_own_marks(question.params)
-    if question.method == "elicitation/create":
+    params, is_form = question.params, question.method == "elicitation/create"
+    written = msgspec.json.encode(params)
+    if not written.isascii() or b"\\" in written or b"\x7f" in written or b'"dev.sluicegate/' in written:
+        params = without_own_marks(params)
+        params = _with_shown_texts(params) if is_form else params
+    if is_form:
         message = params.get("message")
-        params = {**params, "message": f"[{label}] {shown(message) if isinstance(message, str) else ''}"}
-        if "requestedSchema" in params:
-            params["requestedSchema"] = _with_shown_texts(params["requestedSchema"])
+        params = {**params, "message": f"[{label}] {message if isinstance(message, str) else ''}"}
     return question if params is question.params else msgspec.structs.replace(question, params=params)
 
 
-def _with_shown_texts(schema: object, levels: int = MAX_FORM_LEVELS) -> object:
-    """The schema of a form with texts that hide nothing. Names and values stay, since the answer contains them."""
+def _with_shown_texts(form: Params) -> Params:
+    """A form with texts that hide nothing. Names and values stay, since the answer contains them."""
+    return as_object(_shown_in(form, MAX_FORM_LEVELS)) or form
+
+
+def _shown_in(schema: object, levels: int) -> object:
     if levels and (items := as_array(schema)) is not None:
-        return [_with_shown_texts(item, levels - 1) for item in items]
+        return [_shown_in(item, levels - 1) for item in items]
     members = as_object(schema)
     if members is None or not levels:
         return schema
@@ -221,7 +227,7 @@ def _with_shown_texts(schema: object, levels: int = MAX_FORM_LEVELS) -> object:
         if name in _SHOWN and isinstance(value, str)
         else [shown(entry) if isinstance(entry, str) else entry for entry in entries]
         if name == "enumNames" and (entries := as_array(value)) is not None
-        else _with_shown_texts(value, levels - 1)
+        else _shown_in(value, levels - 1)
         for name, value in members.items()
     }
 
