@@ -8,6 +8,8 @@ from typing import cast
 import hypothesis
 import pytest
 
+from sluicegate.config import paths
+
 # Time per example says more about the machine than about the code; pytest-timeout bounds each test as a whole.
 hypothesis.settings.register_profile("sluicegate", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("sluicegate")
@@ -33,6 +35,15 @@ def _start_programs_with_default_signals() -> None:
 
 
 _start_programs_with_default_signals()
+
+
+def pytest_configure() -> None:
+    """Keep the files of the user who runs the tests out of them: they are found by user id, not by HOME alone."""
+    own = Path(paths.database_home() or "~").expanduser() / ".config" / "sluicegate" / "sluicegate.toml"
+    if own.exists():
+        pytest.exit(f"{own} would apply to the programs that tests start. Move it away while they run.", 2)
+    setattr(paths, "database_home", lambda: None)  # noqa: B010 - it is imported by no other module
+    setattr(paths, "RUN_USER", "/run/user/of-no-user")  # noqa: B010
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -46,6 +46,8 @@ class Target(msgspec.Struct, frozen=True):
     """SHA-256 of its definition; empty for a resource that no list has."""
     salient: str = ""
     """The argument that says most about a call of this tool, such as `path` or `command`; empty if there is none."""
+    origin: str = ""
+    """A digest of the server's command or URL: an answer about one server does not cover another of its name."""
 
     def __str__(self) -> str:
         return f"mcp__{self.server}__{self.name}"
@@ -125,8 +127,10 @@ class Exchange(msgspec.Struct):
     """Whether this is a later round of a request that has already run. It must not be refused as if it were new."""
     is_extension: bool = False
     """Whether its method belongs to an extension that a server declares, and is unknown to us."""
-    approved: str = ""
-    """The earlier request whose approval covers this one; set by this process only. Rules that deny still hold."""
+    repetition: "Repetition | None" = None
+    """Set on each request of a poll, by this process only. Rules that deny still hold."""
+    router: object = None
+    """The router that it passed last, which has the view of its caller. Tools that act for their caller use it."""
     target: Target | None = None
     """The target of the request; set by the router before the steps in front of the server."""
     verdict: Verdict | None = None
@@ -176,8 +180,29 @@ class Exchange(msgspec.Struct):
         """A new exchange for the next round of a request that was asked for input: the same, with other params."""
         early = self.end_response_early
         return Exchange(
-            self.method, params, self.sink, self.profile, self.caller, self.headers, early, is_continued=True
+            self.method,
+            params,
+            self.sink,
+            self.profile,
+            self.caller,
+            self.headers,
+            early,
+            is_continued=True,
+            router=self.router,
         )
+
+
+class Repetition(msgspec.Struct, eq=False):
+    """What is said about a request that is made again and again, and whether a person has said yes to that."""
+
+    name: str
+    """By which the audit log names it, such as `poll k3f9qa`."""
+    about: str
+    """The interval, the number and the end, as the person sees them."""
+    ends: float
+    """When a yes ends, on the monotonic clock."""
+    approved: str = ""
+    """What the yes covers: the digest of a request that is equal in all that the person saw."""
 
 
 Handler = Callable[[Exchange], Awaitable[Reply]]

@@ -286,7 +286,7 @@ async def test_a_command_that_is_too_long_for_the_client_to_show_is_refused_at_o
         raise AssertionError("it was shown")
 
     async with client_of(tmp_path, elicit=never) as client:
-        result = await client.call("bash.execute", command=f"echo {'x' * 40_000}")
+        result = await client.call("bash.execute", command=f"echo {'x' * 80_000}")
         assert result.is_error and "too long for this client to show" in result.text
 
 

@@ -96,7 +96,7 @@ def contents(path: str) -> bytes:
         (
             "SubscribePolling",
             {"type": "tool", "server": "notes", "toolName": "count", "intervalMs": 10},
-            "at least 1000",
+            "1000",
         ),
         ("SubscribePolling", {"type": "resource", "server": "notes"}, "needs uri"),
         ("UnsubscribePolling", {"subscriptionId": "x"}, "there are: none"),

@@ -53,6 +53,7 @@ def ask(
         server="files",
         kind="tool",
         name=name,
+        origin="o1",
         arguments=arguments,
         rule="sluicegate.toml:7",
         why="Ask first.",

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -87,12 +87,12 @@ def text_of(answer: dict[str, object]) -> str:
 
 
 @contextmanager
-def client(folder: Folder, *words: str) -> Generator[Client]:
+def client(folder: Folder, *words: str, env: Mapping[str, str] | None = None) -> Generator[Client]:
     # A group of its own: clients end a server with its group.
     with subprocess.Popen(
         [*COMMAND, "serve", "--stdio", *words],
         cwd=folder.path,
-        env=folder.env,
+        env=env or folder.env,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -195,6 +195,39 @@ def test_a_client_attaches_itself_to_the_gateway_that_was_started_by_hand(shared
             assert second.process.stderr.read() == f"sluicegate: {sentence}\n"
             assert second.process.wait(PROMPTLY) == 1
             assert gateway.wait(PROMPTLY) == 0
+
+
+def test_a_client_with_the_environment_of_the_sdks_has_the_gateway_the_rules_and_the_log_of_the_shell(
+    shared: Shared, tmp_path: Path
+) -> None:
+    for name in ("config", "state"):
+        shared.env[f"XDG_{name.upper()}_HOME"] = str(tmp_path / name)
+    rules = tmp_path / "config" / "sluicegate" / "sluicegate.toml"
+    rules.parent.mkdir(parents=True)
+    rules.write_text('[policy]\ndefault = "allow"\n[[permissions]]\ntool = "mcp__one__wait"\naction = "deny"\n')
+    # What the official SDKs pass to the servers that they start.
+    names = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
+    small = {name: shared.env[name] for name in names if name in shared.env}
+
+    def refused(each: Client) -> None:
+        each.send("tools/call", name="one__wait", arguments={})
+        assert "error" in each.answer() and each.tools() == ["one__pid"]
+
+    with shared.serving(), client(shared, env=small) as first:
+        pid = first.call("one__pid")
+        assert shared.out("call", "one__pid") == f"{pid}\n"
+        refused(first)
+        shown = subprocess.run([*COMMAND, "status"], cwd=shared.path, env=small, capture_output=True, text=True)
+        assert shown.stdout == shared.out("status")
+        first.leave()
+    with client(shared, env=small) as second:  # No gateway runs: this client starts one, in its own environment.
+        assert second.call("one__pid") != pid
+        refused(second)
+        assert shared.out("call", "one__pid") == f"{second.call('one__pid')}\n"
+        second.leave()
+    shared.gateways_end()
+    found = [json.loads(line) for line in shared.out("audit", "list", "--verdict", "deny", "--json").splitlines()]
+    assert [row["name"] for row in found] == ["wait"] * 2
 
 
 def test_each_client_has_its_profile(shared: Shared) -> None:

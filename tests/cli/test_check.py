@@ -27,6 +27,13 @@ def test_servers_that_would_run_are_shown_with_masked_secrets(folder: Folder) ->
     assert rows[2][3] == "https://example.test/mcp?key=***"
 
 
+def test_an_activation_that_does_not_exist_is_named(folder: Folder) -> None:
+    folder.write("sluicegate.toml", '[activations.x]\nbundled = "bsah"\n[activations.bash]\nbundled = "bash"\n')
+    done = folder.invoke("check")
+    assert done.returncode == 1 and "x\tno: there is no bundled activation 'bsah'; there are: agent, " in done.stdout
+    assert "bash\tyes" in done.stdout
+
+
 def test_a_server_that_would_not_run_is_status_1_and_a_warning_with_file_and_line(folder: Folder) -> None:
     folder.servers(
         needy={**NOTES, "env": {"A": "${NOT_SET_ANYWHERE}"}},

@@ -209,6 +209,8 @@ def test_a_client_that_only_starts_commands_starts_us_for_this_folder(folder: Fo
     entry = entry_in(folder.home / ".config/Claude/claude_desktop_config.json")
     assert entry["args"] == ["serve", "--stdio", "--folder", str(folder.path)]
     assert Path(str(entry["command"])).is_absolute()
+    # Clients start servers with a small environment, so the entry names the folders of this shell.
+    assert entry["env"] == {"XDG_RUNTIME_DIR": folder.env["XDG_RUNTIME_DIR"]}
 
 
 def test_any_client_may_start_us_itself(folder: Folder) -> None:

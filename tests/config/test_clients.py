@@ -162,7 +162,7 @@ def test_we_come_into_a_clients_file_and_go_again(name: str, entry: dict[str, ob
     other = {"url": "http://other.example/mcp"}
     text = with_entry(client, "", "other", other) if present else ""
     assert isinstance(text, str)
-    written = with_entry(client, text, "sluicegate", entry_for(client, url=URL, command=COMMAND))
+    written = with_entry(client, text, "sluicegate", entry_for(client, url=URL, command=COMMAND, env={}))
     assert isinstance(written, str)
     page = tomllib.loads(written) if client.form == "toml" else json.loads(written)
     assert page == {client.table[0]: {**({"other": other} if present else {}), "sluicegate": entry}}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sluicegate.downstream.http_guard import Accepted, HostPolicy, accepted, check_body
+from sluicegate.downstream.http_guard import MAX_KNOWN, Accepted, HeadFactsCache, HostPolicy, accepted, check_body
 from sluicegate.http1 import Headers
 
 
@@ -149,3 +149,16 @@ def test_only_plain_json_is_read(pairs: list[tuple[str, str]], fine: bool) -> No
     refusal = check_body(headers(*pairs))
     assert (refusal is None) == fine
     assert refusal is None or refusal.status == 415
+
+
+def test_facts_are_kept_of_few_heads_and_of_no_long_one() -> None:
+    """T4: 512 heads of 32 KiB are 16 MiB, and any client can send as many as it likes."""
+    cache = HeadFactsCache(HostPolicy())
+    short = [headers(("Host", "localhost"), ("X", str(number))) for number in range(MAX_KNOWN + 1)]
+    long = headers(("Host", "elsewhere"), ("X", "x" * 3000))
+    assert cache.look_at(short[0]) is cache.look_at(short[0])
+    assert (cache.look_at(long).refusal, cache.look_at(short[0]).refusal) == (HostPolicy().check(long), None)
+    assert long not in cache.known
+    for each in short:
+        cache.look_at(each)
+    assert len(cache.known) <= MAX_KNOWN

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.downstream import http_response, resumable_stream
+from sluicegate.downstream.http import caller_by_address
 from sluicegate.downstream.http_guard import HttpLimits
 from sluicegate.downstream.http_session import HttpSession
 from sluicegate.downstream.http_sessions import Sessions
@@ -1033,6 +1034,18 @@ async def test_too_many_sessions_make_the_one_give_way_that_was_idle_longest() -
         full = await client.post(initialize())
         assert full.status == 503 and full.headers["retry-after"] == "1"
         assert await echoed(first) and await echoed(third)
+
+
+async def test_of_the_local_user_s_idle_sessions_only_the_last_ones_are_kept() -> None:
+    """T4: for this caller the limit of one caller does not hold, and many clients never end their sessions."""
+    places = HttpLimits(sessions_idle=3)
+    async with http_client(Stage().server, places=places, identify=caller_by_address) as client:
+        first = await client.initialize()
+        stream = await first.listen()
+        assert (await stream.event()).data == ""
+        others = [await client.initialize() for _ in range(5)]
+        assert [(await each.request(1, "ping")).status for each in others] == [404, 404, 200, 200, 200]
+        assert await echoed(first)  # A session whose stream is read is in use.
 
 
 async def test_sessions_that_take_much_memory_make_those_give_way_that_were_idle_longest() -> None:

@@ -6,7 +6,7 @@ import msgspec
 
 from sluicegate.exchange import Caller, Target
 from sluicegate.gate.policy import Rules
-from sluicegate.gate.rules import Action, Permission, PolicyConfig, Rule, faults, policy_of
+from sluicegate.gate.rules import Action, Permission, PolicyConfig, Rule, RulesFile, faults, policy_of
 
 
 def policy(text: str, default: Action | None = None) -> PolicyConfig:
@@ -14,7 +14,7 @@ def policy(text: str, default: Action | None = None) -> PolicyConfig:
     rows = msgspec.convert(tomllib.loads(text).get("permissions", []), list[Permission])
     assert not [fault for row in rows for fault in faults(row)]
     rules = [Rule(row, "sluicegate.toml", number) for number, row in enumerate(rows, 1)]
-    return policy_of(rules, [] if default is None else [default])
+    return policy_of([RulesFile(tuple(rules), default)])
 
 
 def rules(text: str, default: Action | None = None) -> Rules:

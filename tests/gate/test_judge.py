@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from sluicegate.exchange import Caller, Target, Verdict
-from sluicegate.gate.policy import MAX_ARGUMENT, Rules, is_hidden, judge, mismatch, possible_verdicts
+from sluicegate.gate.policy import MAX_ARGUMENT, Careful, Rules, is_hidden, judge, mismatch, possible_verdicts
 from sluicegate.gate.rules import Kind, Permission, PolicyConfig, Rule
 from tests.gate.rules_of import ADA, BOB, resource, rule, rules, tool
 
@@ -431,12 +431,13 @@ def test_T19_uris_of_callers_do_not_fill_the_memory() -> None:
 def test_only_a_rule_that_names_a_careful_server_allows_its_tools() -> None:
     target = Target("sh", "tool", "sh.run")
     everything = PolicyConfig((Rule(Permission(tool="*", action="allow")),), "allow")
-    verdict = judge(Rules(everything, careful=["sh"]), BOB, target, {})
+    verdict = judge(Rules(everything, careful={"sh": Careful(needs_client=True)}), BOB, target, {})
     assert (verdict.action, verdict.needs_client) == ("ask", True)
-    assert judge(Rules(everything, careful=["other"]), BOB, target, {}).action == "allow"
+    assert judge(Rules(everything, careful={"other": Careful()}), BOB, target, {}).action == "allow"
     named = PolicyConfig((Rule(Permission(tool="mcp__sh__run", action="allow")),), "deny")
-    assert judge(Rules(named, careful=["sh"]), BOB, target, {}).action == "allow"
+    assert judge(Rules(named, careful={"sh": Careful()}), BOB, target, {}).action == "allow"
     denied = PolicyConfig((Rule(Permission(tool="mcp__*__run", action="deny")),), "allow")
-    assert judge(Rules(denied, careful=["sh"]), BOB, target, {}).action == "deny"
-    assert judge(Rules(PolicyConfig((), "deny"), careful=["sh"]), BOB, target, {}).action == "deny"
-    assert Rules(everything, careful=["sh"]).version != Rules(everything).version
+    assert judge(Rules(denied, careful={"sh": Careful()}), BOB, target, {}).action == "deny"
+    assert judge(Rules(PolicyConfig((), "deny"), careful={"sh": Careful()}), BOB, target, {}).action == "deny"
+    assert judge(Rules(everything, careful={"sh": Careful("other")}), BOB, target, {}).action == "allow"
+    assert Rules(everything, careful={"sh": Careful()}).version != Rules(everything).version

@@ -7,6 +7,7 @@ from sluicegate.gate.rules import (
     Permission,
     PolicyConfig,
     Rule,
+    RulesFile,
     faults,
     policy_of,
     unknown_names,
@@ -48,11 +49,12 @@ def test_ways_to_name_tools(text: str) -> None:
 
 
 def test_the_strictest_default_of_the_files_holds() -> None:
-    some = [Rule(Permission(tool="*", action="allow"))]
-    assert policy_of([], []) == PolicyConfig()
-    assert policy_of([], []).default == "allow" and policy_of(some, []).default == "ask"
-    assert policy_of(some, ["ask", "allow"]).default == "ask" and policy_of(some, ["ask", "deny"]).default == "deny"
-    assert policy_of(some, ["allow"]).default == "allow"
+    some = RulesFile((Rule(Permission(tool="*", action="allow")),))
+    allow, ask, deny = (RulesFile(default=each) for each in ("allow", "ask", "deny"))
+    assert policy_of([]) == PolicyConfig()
+    assert policy_of([]).default == "allow" and policy_of([some]).default == "ask"
+    assert policy_of([some, ask, allow]).default == "ask" and policy_of([some, ask, deny]).default == "deny"
+    assert policy_of([some, allow]).default == "allow"
 
 
 def lines(text: str) -> list[tuple[int, int]]:

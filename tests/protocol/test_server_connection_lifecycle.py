@@ -78,6 +78,17 @@ def test_a_request_before_initialize_is_refused_and_the_pipe_stays_open(method: 
     assert conversation.receive(initialize(1)) == [Opening(1)]
 
 
+@pytest.mark.parametrize("params", ["[1]", "[]", '"x"', "null"])
+def test_params_that_are_no_object_matter_only_after_initialize(params: str) -> None:
+    def codes(conversation: ServerConversation, method: str) -> list[tuple[RequestId | None, int]]:
+        message = f'{{"jsonrpc":"2.0","id":"a","method":"{method}","params":{params}}}'
+        return refused(conversation.receive(message.encode() + b"\n"))
+
+    assert codes(ServerConversation(), "tools/list") == [("a", NOT_INITIALIZED)]
+    assert codes(ServerConversation(), "initialize") == [("a", INVALID_PARAMS)]
+    assert codes(operating(), "tools/list") == [("a", INVALID_PARAMS)]
+
+
 @pytest.mark.parametrize("make", [ServerConversation, opening, operating])
 def test_ping_is_answered_at_every_stage(make: Callable[[], ServerConversation]) -> None:
     conversation = make()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sluicegate.errors import ErrorObject, InputRefused, UpstreamProtocolError
 from sluicegate.protocol.input_required import Question
-from sluicegate.protocol.message import Notification, Params, Reply, Response, Result, encode
+from sluicegate.protocol.message import Notification, Params, Reply, Response, Result, encode, read_tool_text
 from sluicegate.protocol.modern_era import ACKNOWLEDGED, SERVER_INFO_KEY, SUBSCRIPTION_KEY, tagged
 from sluicegate.protocol.translate.questions import (
     answer_for_session,
@@ -31,6 +31,8 @@ from sluicegate.protocol.versions import REVISIONS, SESSION_VERSIONS, V2026_07_2
 V24, V03, V06, V11 = SESSION_VERSIONS
 R24, R03, R06, R11 = (REVISIONS[version] for version in SESSION_VERSIONS)
 R26 = REVISIONS[V2026_07_28]
+
+DONE: Params = {"isError": False}
 
 session_versions = pytest.mark.parametrize("version", SESSION_VERSIONS)
 
@@ -94,15 +96,29 @@ def test_modern_fields_are_dropped_and_unknown_ones_survive(version: str) -> Non
 @session_versions
 def test_meta_with_nothing_left_in_it_is_dropped(version: str) -> None:
     value: Params = {"resultType": "complete", "_meta": {SERVER_INFO_KEY: {}, SUBSCRIPTION_KEY: 1}, "content": []}
-    assert for_session("tools/call", value, version) == {"content": []}
+    assert for_session("tools/call", value, version) == {"content": [], **DONE}
 
 
 @session_versions
 @pytest.mark.parametrize("method", ["tools/call", "resources/read", "completion/complete", "x/unknown"])
 def test_reply_that_needs_no_change_is_the_very_same_object(method: str, version: str) -> None:
-    for value in ({"content": [text("x")]}, msgspec.Raw(b'{ "content" : [{"type":"text","text":"x"}], "n": 1.50 }')):
+    done = msgspec.Raw(b'{ "content" : [{"type":"text","text":"x"}], "isError": false, "n": 1.50 }')
+    for value in ({"content": [text("x")], **DONE}, done):
         reply = Result(value)
         assert reply_for_session(method, {}, reply, REVISIONS[version]) is reply
+
+
+@session_versions
+def test_results_of_tools_always_say_whether_they_are_errors(version: str) -> None:
+    plain = msgspec.Raw(b'{"resultType":"complete","content":[{"type":"text","text":"x"}]}')
+    read = read_tool_text(plain)
+    assert read is not None
+    for value in (plain, read):
+        said = on_the_wire(reply_for_session("tools/call", {}, Result(value), REVISIONS[version]))
+        assert said == {"content": [text("x")], "isError": False}
+    assert for_session("tools/call", {"content": [], "isError": True}, version)["isError"] is True
+    assert for_session("tools/call", {"task": {"taskId": "1"}}, version) == {"task": {"taskId": "1"}}
+    assert for_session("prompts/get", {"messages": []}, version) == {"messages": []}
 
 
 def test_client_of_the_inner_revision_gets_the_reply_as_it_is() -> None:
@@ -111,15 +127,17 @@ def test_client_of_the_inner_revision_gets_the_reply_as_it_is() -> None:
 
 
 def test_unread_numbers_keep_their_digits() -> None:
-    raw = msgspec.Raw(b'{"resultType":"complete","content":[],"structuredContent":{"n":1.10,"big":1E400}}')
+    raw = msgspec.Raw(
+        b'{"resultType":"complete","content":[],"structuredContent":{"n":1.10,"big":1E400},"isError":false}'
+    )
     reply = reply_for_session("tools/call", {}, Result(raw), R11)
     assert isinstance(reply, Result)
-    assert reply.value == msgspec.Raw(b'{"content":[],"structuredContent":{"n":1.10,"big":1E400}}')
+    assert reply.value == msgspec.Raw(b'{"content":[],"structuredContent":{"n":1.10,"big":1E400},"isError":false}')
 
 
 def test_member_that_is_written_with_escapes_is_recognised() -> None:
     raw = Result(msgspec.Raw(rb'{"content":[],"result\u0054ype":"input_required"}'))
-    assert on_the_wire(reply_for_session("tools/call", {}, raw, R11)) == {"content": []}
+    assert on_the_wire(reply_for_session("tools/call", {}, raw, R11)) == {"content": [], **DONE}
     inner = reply_from_session("tools/call", {}, raw)
     assert isinstance(inner, Result) and isinstance(inner.value, msgspec.Raw)
     assert bytes(inner.value).count(b"resultType") == 1
@@ -146,7 +164,7 @@ def test_schema_nested_without_end_is_the_servers_fault() -> None:
 
 @pytest.mark.parametrize("version", [V06, V11])
 def test_structured_object_is_kept_where_the_revision_has_it(version: str) -> None:
-    value: Params = {"content": [], "structuredContent": {"a": 1}}
+    value: Params = {"content": [], "structuredContent": {"a": 1}, "isError": True}
     assert for_session("tools/call", value, version) == value
 
 
@@ -164,19 +182,19 @@ def test_structured_object_becomes_text_where_the_revision_lacks_it(version: str
 def test_structured_value_that_is_no_object_becomes_text(structured: object, version: str) -> None:
     value: Params = {"content": [], "structuredContent": structured}
     said = json.dumps(structured, separators=(",", ":"))
-    assert for_session("tools/call", value, version) == {"content": [text(said)]}
+    assert for_session("tools/call", value, version) == {"content": [text(said)], **DONE}
 
 
 @pytest.mark.parametrize(("value", "said"), [(3, "3"), (["a"], '["a"]'), ("a b", "a b"), ({"b": 1}, '{"b": 1}')])
 def test_text_of_a_value_under_result_is_not_repeated(value: object, said: str) -> None:
     result: Params = {"content": [text(said)], "structuredContent": {"result": value}}
-    assert for_session("tools/call", result, V03) == {"content": [text(said)]}
+    assert for_session("tools/call", result, V03) == {"content": [text(said)], **DONE}
 
 
 @pytest.mark.parametrize("version", [V24, V03])
 def test_text_that_says_the_same_already_is_not_repeated(version: str) -> None:
     value: Params = {"content": [text("intro"), text('{ "b": 2,\n "a": 1 }')], "structuredContent": {"a": 1, "b": 2}}
-    assert for_session("tools/call", value, version) == {"content": value["content"]}
+    assert for_session("tools/call", value, version) == {"content": value["content"], **DONE}
 
 
 @pytest.mark.parametrize("said", ['{"a": true}', '{"a": 1.0}', '{"a": "1"}', '{"a": 1, "b": 2}', "{", "[1]"])
@@ -186,7 +204,7 @@ def test_text_that_says_nearly_the_same_does_not_count(said: str) -> None:
 
 
 def test_content_is_made_where_a_server_forgot_it() -> None:
-    assert for_session("tools/call", {"structuredContent": [1]}, V11) == {"content": [text("[1]")]}
+    assert for_session("tools/call", {"structuredContent": [1]}, V11) == {"content": [text("[1]")], **DONE}
 
 
 # --- Content blocks ---------------------------------------------------------------------------------------------------
@@ -259,9 +277,9 @@ def test_late_members_of_blocks_are_dropped_where_they_are_unknown(version: str)
 @session_versions
 def test_unknown_blocks_and_values_that_are_no_blocks_pass(version: str) -> None:
     value: Params = {"content": [{"type": "hologram", "x": 1}, 7, None, {"type": 3}, "text"]}
-    assert for_session("tools/call", value, version) == value
+    assert for_session("tools/call", value, version) == {**value, **DONE}
     for odd in (7, "x", {"a": 1}, None):
-        assert for_session("tools/call", {"content": odd}, version) == {"content": odd}
+        assert for_session("tools/call", {"content": odd}, version) == {"content": odd, **DONE}
 
 
 # --- Definitions ------------------------------------------------------------------------------------------------------

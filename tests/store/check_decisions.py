@@ -38,6 +38,7 @@ def question(state: Decisions, clock: Clock, id: str = "aaaaaa", binding: str = 
         kind="tool",
         name="write",
         definition="d1",
+        origin="o1",
         arguments="{}",
         asked=clock.now,
         deadline=clock.now + 300 * SECOND,
@@ -127,7 +128,7 @@ async def a_clock_set_back_does_not_lengthen_anything(state: Decisions, clock: C
     clock.now -= 3600 * SECOND
     assert not await state.decide("aaaaaa", ONCE)
     assert not await state.take("bbbbbb")
-    assert await state.find_grant("ada", "files", "tool", "write", "d1") is None
+    assert await state.find_grant("ada", "files", "tool", "write", "d1", "o1") is None
 
 
 async def old_questions_are_removed(state: Decisions, clock: Clock) -> None:
@@ -161,17 +162,21 @@ async def a_question_is_voided_after_its_deadline_and_observers_are_called(state
 
 
 async def a_wider_yes_is_a_grant(state: Decisions, clock: Clock) -> None:
-    assert await state.find_grant("ada", "files", "tool", "write", "d1") is None
+    assert await state.find_grant("ada", "files", "tool", "write", "d1", "o1") is None
     await state.ask(question(state, clock), 10)
     await state.decide("aaaaaa", msgspec.structs.replace(ONCE, scope="minutes"))
-    found = await state.find_grant("ada", "files", "tool", "write", "d1")
+    found = await state.find_grant("ada", "files", "tool", "write", "d1", "o1")
     assert found is not None and found.until == clock.now + 600 * SECOND
-    others = [("eve", "files", "tool", "write", "d1"), ("ada", "mail", "tool", "write", "d1")]
-    others += [("ada", "files", "prompt", "write", "d1"), ("ada", "files", "tool", "read", "d1")]
-    for other in [*others, ("ada", "files", "tool", "write", "d2")]:
+    others = [("eve", "files", "tool", "write", "d1", "o1"), ("ada", "mail", "tool", "write", "d1", "o1")]
+    others += [("ada", "files", "prompt", "write", "d1", "o1"), ("ada", "files", "tool", "read", "d1", "o1")]
+    for other in [
+        *others,
+        ("ada", "files", "tool", "write", "d2", "o1"),
+        ("ada", "files", "tool", "write", "d1", "o2"),
+    ]:
         assert await state.find_grant(*other) is None
     clock.now += 600 * SECOND
-    assert await state.find_grant("ada", "files", "tool", "write", "d1") is None
+    assert await state.find_grant("ada", "files", "tool", "write", "d1", "o1") is None
     assert list(await state.grants()) == []
 
 
@@ -183,7 +188,7 @@ async def a_grant_without_end_can_be_revoked(state: Decisions, clock: Clock) -> 
     assert grant.until is None and (grant.by, grant.way) == ("bob", "command")
     assert await state.revoke(grant.id)
     assert not await state.revoke(grant.id)
-    assert await state.find_grant("ada", "files", "tool", "write", "d1") is None
+    assert await state.find_grant("ada", "files", "tool", "write", "d1", "o1") is None
 
 
 async def a_late_or_losing_answer_grants_nothing(state: Decisions, clock: Clock) -> None:

@@ -258,6 +258,10 @@ async def test_a_file_of_the_version_before_is_brought_up_to_date(path: str, mor
     os.mkdir(os.path.dirname(path))
     with closing(sqlite3.connect(path)) as old:
         old.executescript(VERSION_1 + more)
+        old.execute(
+            "INSERT INTO grants VALUES ('gggggg', 'ada', 'files', 'tool', 'write', 'd1', 1, NULL, 'bob', 'page')"
+        )
+        old.commit()
     new = str(tmp_path / "new" / "state.db")
     for each in (path, new):
         await SqliteDecisions(each).aclose()
@@ -265,6 +269,9 @@ async def test_a_file_of_the_version_before_is_brought_up_to_date(path: str, mor
     clock = Clock()
     for _ in range(2):
         async with aclosing(SqliteDecisions(path, clock=clock)) as state:
+            # It does not say which command or URL it was given for, so it is shown and covers nothing.
+            assert [(grant.id, grant.origin) for grant in await state.grants()] == [("gggggg", "")]
+            assert await state.find_grant("ada", "files", "tool", "write", "d1", "o1") is None
             assert await state.ask(question(state, clock), 10) is not None
             await state.void("aaaaaa")
             await state.ask(question(state, clock, "bbbbbb"), 10)
@@ -310,7 +317,7 @@ async def test_a_wider_yes_to_a_question_that_is_not_kept_is_a_grant(path: str) 
     clock = Clock()
     async with aclosing(SqliteDecisions(path, clock=clock)) as gateway:
         await gateway.add_grant(question(gateway, clock), msgspec.structs.replace(ONCE, scope="always"))
-        assert await gateway.find_grant("ada", "files", "tool", "write", "d1") is not None
+        assert await gateway.find_grant("ada", "files", "tool", "write", "d1", "o1") is not None
         assert await gateway.open_questions() == []
 
 

@@ -1,27 +1,32 @@
-"""Six tools with which a model reads and watches resources, and polls. They act with the rights of their caller.
+"""Six tools with which a model reads and watches resources, and polls.
 
-They are an activation, so that a gateway offers them, too.
+They act for their caller: they see what the view of the caller shows, and each of their requests is judged by the rules
+for the caller and recorded (T35). They are an activation, so that a gateway offers them, too.
 """
 
 import asyncio
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from sluicegate.activations.call import Call
 from sluicegate.client.client import Client
 from sluicegate.client.in_process import CallerConnection
-from sluicegate.errors import ErrorObject, RpcError, SluicegateError, ToolError, UnknownTarget
-from sluicegate.exchange import NOBODY, Caller, Exchange
+from sluicegate.errors import Refused, SluicegateError, ToolError, UnknownTarget
+from sluicegate.exchange import Exchange, Repetition
+from sluicegate.gate.audit import REFUSAL
+from sluicegate.gateway.caller_access import CallerAccess
 from sluicegate.gateway.loading import Services
 from sluicegate.hub.catalog import Catalog
 from sluicegate.hub.naming import exposed_uri, own_uri
-from sluicegate.hub.router import CAPABILITIES, Router
-from sluicegate.protocol.message import Params, opened
+from sluicegate.hub.router import CAPABILITIES
+from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.read_types import read_read_result, read_tool_result
 from sluicegate.protocol.types import ReadResult
 from sluicegate.runtime.task_scope import TaskScope
@@ -31,6 +36,8 @@ from sluicegate.toolbox.updates import Watched, Watches, new_watch
 
 MIN_INTERVAL: Final = 1000
 """Milliseconds between two polls."""
+MAX_DURATION: Final = 86_400_000
+"""Milliseconds after which a poll ends at the latest."""
 
 
 @activation("resource_tools")
@@ -43,8 +50,7 @@ class ResourceTools:
         self.texts = LongTexts(self.name, max_result)
         self.files = Files("")
         self.watches = Watches(self._updated)
-        self._hub = services.hub
-        self._handler = services.handler
+        self._access = services.access
         self._server: Server | None = None
         self._open = AsyncExitStack()
 
@@ -84,9 +90,9 @@ class ResourceTools:
         Args:
             server: only those of this server.
         """
-        catalog = self._catalog(call)
+        catalog = self._access(call.exchange).catalog
         if server is not None:
-            server = self._known_server(catalog, server)
+            server = _known_server(catalog, server)
         found: list[dict[str, str]] = []
         for entry in catalog.resources.values():
             if server in (None, entry.mount):
@@ -103,11 +109,17 @@ class ResourceTools:
             server: the server that has it.
             uri: as ListMcpResources shows it, or as a template of the server describes it.
         """
-        server = self._known_server(self._catalog(call), server)
-        result = await self._read(call.caller, server, uri)
+        access = self._access(call.exchange)
+        server = _known_server(access.catalog, server)
+        try:
+            result = await self._read(access, server, uri)
+        except Refused as refusal:
+            raise ToolError(refusal.message) from None
         contents: list[dict[str, str]] = []
         for part in result.contents:
-            about = {"uri": self._own_uri(server, part.uri)} | ({"mimeType": part.mime_type} if part.mime_type else {})
+            about = {"uri": _own_uri(access.catalog, server, part.uri)} | (
+                {"mimeType": part.mime_type} if part.mime_type else {}
+            )
             if part.text is not None:
                 # Our own are pieces already.
                 text = part.text if server == self.name else self.texts.head(part.text, call.caller.id)
@@ -124,15 +136,16 @@ class ResourceTools:
             uri: the resource.
             reason: why, repeated with each update.
         """
-        server = self._known_server(self._catalog(call), server)
-        exposed = self._exposed(call, server, uri)
-        watched = new_watch("subscription", call.caller.id, server, uri, reason)
+        access = self._access(call.exchange)
+        server = _known_server(access.catalog, server)
+        exposed = _exposed(access.catalog, server, uri)
+        watched = new_watch("subscription", call.caller.id, access.router, server, uri, reason)
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def work() -> None:
             try:
                 async with TaskScope() as tasks:
-                    client = Client(CallerConnection(self._handler(), call.caller, CAPABILITIES), tasks, timeout=30.0)
+                    client = Client(CallerConnection(access.handler, access.caller, CAPABILITIES), tasks, timeout=30.0)
                     try:
                         async with client.subscribe(exposed) as changes:
                             begun.set_result(None)
@@ -150,7 +163,7 @@ class ResourceTools:
             await begun
         except SluicegateError as problem:
             why = problem.message.replace(exposed, uri).rstrip(".")
-            there = self._listed(self._catalog(call), server)
+            there = _listed(access.catalog, server)
             raise ToolError(f"{server} cannot be asked to report changes of {uri}: {why}. {there}") from None
         except asyncio.CancelledError:
             self.watches.end(watched)
@@ -179,7 +192,8 @@ class ResourceTools:
         toolName: str | None = None,
         arguments: dict[str, object] | None = None,
         uri: str | None = None,
-        intervalMs: int = 5000,
+        intervalMs: Annotated[int, msgspec.Meta(ge=MIN_INTERVAL)] = 5000,
+        durationMs: Annotated[int, msgspec.Meta(ge=MIN_INTERVAL, le=MAX_DURATION)] = 3_600_000,
         reason: str | None = None,
     ) -> dict[str, object]:
         """Call a tool or read a resource again and again, and be told what changes.
@@ -192,25 +206,27 @@ class ResourceTools:
             toolName: the tool, if one is polled.
             arguments: for the tool.
             uri: the resource, if one is polled.
-            intervalMs: milliseconds between two polls, at least 1000.
+            intervalMs: milliseconds between two polls.
+            durationMs: milliseconds after which the poll ends.
             reason: why, repeated with each update.
         """
-        if intervalMs < MIN_INTERVAL:
-            raise ToolError(f"intervalMs is at least {MIN_INTERVAL}, not {intervalMs}.")
         target = toolName if type == "tool" else uri
         if not target:
             raise ToolError(f"A poll of a {type} needs {'toolName' if type == 'tool' else 'uri'}.")
-        server = self._known_server(self._catalog(call), server)
-        watched = new_watch("poll", call.caller.id, server, target, reason)
+        access = self._access(call.exchange)
+        server = _known_server(access.catalog, server)
+        watched = new_watch("poll", call.caller.id, access.router, server, target, reason)
+        times = max(1, durationMs // intervalMs)
+        repetition = _repetition(watched.id, intervalMs / 1000, durationMs / 1000, times)
         try:
             if type == "tool":
-                ask, first = await self._polled_tool(call, watched, arguments or {})
+                ask, first = await self._polled_tool(access, watched, arguments or {}, repetition)
             else:
-                ask = partial(self._read_text, call.caller, server, target)
+                ask = partial(self._read_text, access, server, target, repetition)
                 first = await ask()
         except SluicegateError as problem:
             raise ToolError(problem.message) from None
-        self._add(watched, lambda: self.watches.poll(watched, ask, first, intervalMs / 1000))
+        self._add(watched, lambda: self.watches.poll(watched, ask, first, intervalMs / 1000, times, repetition.ends))
         return {"subscribed": True, "subscriptionId": watched.id}
 
     async def _unpoll(
@@ -226,20 +242,16 @@ class ResourceTools:
         return self._end("poll", call, server, target, subscriptionId)
 
     async def _polled_tool(
-        self, call: Call, watched: Watched, arguments: Params
+        self, access: CallerAccess, watched: Watched, arguments: Params, repetition: Repetition
     ) -> tuple[Callable[[], Awaitable[str]], str]:
-        """How to call the tool again, and the text of its first result. Only the first call needs a permission."""
-        name = self._tool(call, watched.server, watched.target)
-        first = Exchange("tools/call", {"name": name, "arguments": arguments}, NOBODY, caller=call.caller)
-        text = await self._text(first)
-        approved, used = first.target, first.params["arguments"]  # A person may have changed them.
+        """How to call the tool again, and the text of its first result."""
+        name = _tool(access.catalog, watched.server, watched.target)
+        first = access.exchange("tools/call", {"name": name, "arguments": arguments}, repetition)
+        text = await _text(access, first)
+        params: Params = {"name": name, "arguments": first.params["arguments"]}  # A person may have changed them.
 
         async def again() -> str:
-            entry = self._router.view(call.caller).catalog.tools.get(name)
-            is_same = entry is not None and approved is not None and entry.target.definition == approved.definition
-            exchange = Exchange("tools/call", {"name": name, "arguments": used}, NOBODY, caller=call.caller)
-            exchange.approved = f"poll {watched.id}" if is_same else ""
-            return await self._text(exchange)
+            return await _text(access, access.exchange("tools/call", dict(params), repetition))
 
         return again, text
 
@@ -247,10 +259,10 @@ class ResourceTools:
 
     async def _last_update(self, call: Call, id: str) -> str:
         """The last update of a poll or a subscription."""
-        watched = self.watches.find(id, call.caller.id)
-        if watched is None:
+        found = next((each for each in self._watched(call) if each.id == id), None)
+        if found is None:
             raise UnknownTarget(f"There is no poll {id!r}.")
-        return watched.last
+        return found.last
 
     async def _rest_of_result(self, call: Call, id: str, start: str) -> str:
         """The rest of a long result."""
@@ -261,73 +273,34 @@ class ResourceTools:
 
     # ------------------------------------------------------------------------------------------------------- helpers
 
-    @property
-    def _router(self) -> Router:
-        return self._hub.router("")
+    async def _read(
+        self, access: CallerAccess, server: str, uri: str, repetition: Repetition | None = None
+    ) -> ReadResult:
+        """The contents of a resource.
 
-    def _catalog(self, call: Call) -> Catalog:
-        return self._router.view(call.caller).catalog
-
-    def _known_server(self, catalog: Catalog, server: str) -> str:
-        """The name of a server that is called by any of its names. Raises ToolError if there is none."""
-        if (known := catalog.mount_named(server)) is None:
-            there = ", ".join(catalog.prefixes) or "none"
-            raise ToolError(f"There is no server {server!r}; there are: {there}.")
-        return known
-
-    def _exposed(self, call: Call, server: str, uri: str) -> str:
-        prefix = self._router.catalog.prefixes[self._known_server(self._catalog(call), server)]
-        return uri if prefix and own_uri(prefix, uri) is not None else exposed_uri(prefix, uri)
-
-    def _own_uri(self, server: str, uri: str) -> str:
-        prefix = self._router.catalog.prefixes.get(server, "")
-        return own_uri(prefix, uri) or uri
-
-    def _tool(self, call: Call, server: str, tool: str) -> str:
-        """The exposed name of a tool, given by either of its names."""
-        catalog = self._catalog(call)
-        own = {entry.own: name for name, entry in catalog.tools.items() if entry.mount == server}
-        if tool in own.values():
-            return tool
-        if tool not in own:
-            raise ToolError(f"{server} has no tool {tool!r}; it has: {', '.join(own) or 'none'}.")
-        return own[tool]
-
-    async def _read(self, caller: Caller, server: str, uri: str) -> ReadResult:
-        """The contents of a resource. Raises ToolError with what there is if it cannot be read."""
-        call = Call(Exchange("resources/read", {}, NOBODY, caller=caller))
-        exposed = self._exposed(call, server, uri)
-        catalog = self._catalog(call)
+        Raises:
+            Refused: a rule or a person did not allow it.
+            ToolError: it cannot be read; the sentence says what there is.
+        """
+        catalog = access.catalog
+        exposed = _exposed(catalog, server, uri)
         if exposed in catalog.resources and catalog.resources[exposed].mount != server:
             raise ToolError(f"{uri} is not a resource of {server}.")
-        exchange = Exchange("resources/read", {"uri": exposed}, NOBODY, caller=caller)
         try:
-            return read_read_result(await self._value(exchange))
+            return read_read_result(await access.value(access.exchange("resources/read", {"uri": exposed}, repetition)))
+        except Refused:
+            raise
         except (SluicegateError, msgspec.ValidationError) as problem:
             why = problem.message if isinstance(problem, SluicegateError) else str(problem)
-            raise ToolError(f"{why.rstrip('.')}. {self._listed(catalog, server)}") from None
+            raise ToolError(f"{why.rstrip('.')}. {_listed(catalog, server)}") from None
 
-    def _listed(self, catalog: Catalog, server: str) -> str:
-        there = [entry.own for entry in catalog.resources.values() if entry.mount == server]
-        return f"{server} lists: {', '.join(there[:50]) or 'nothing'}."
+    async def _read_text(self, access: CallerAccess, server: str, uri: str, repetition: Repetition) -> str:
+        return (await self._read(access, server, uri, repetition)).text
 
-    async def _read_text(self, caller: Caller, server: str, uri: str) -> str:
-        return (await self._read(caller, server, uri)).text
-
-    async def _text(self, exchange: Exchange) -> str:
-        """The text of a tool's result. Raises SluicegateError if the call fails."""
-        result = read_tool_result(await self._value(exchange))
-        if result.is_error:
-            raise ToolError(result.text or "The tool failed.")
-        if result.text or result.content or result.structured_content is msgspec.UNSET:
-            return result.text or msgspec.json.encode(result.content).decode()
-        return msgspec.json.encode(result.structured_content).decode()
-
-    async def _value(self, exchange: Exchange) -> Params:
-        reply = await self._handler()(exchange)
-        if isinstance(reply, ErrorObject):
-            raise RpcError(reply)
-        return opened(reply)
+    def _watched(self, call: Call) -> list[Watched]:
+        """What the caller watches by this view."""
+        view = self._access(call.exchange).router
+        return [each for each in self.watches.of(call.caller.id) if each.view is view]
 
     def _add(self, watched: Watched, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -338,17 +311,69 @@ class ResourceTools:
     def _end(self, kind: str, call: Call, server: str | None, target: str | None, id: str | None) -> dict[str, object]:
         if server is None and target is None and id is None:
             raise ToolError("Say which: an id, a server or what is watched.")
+        watched = self._watched(call)
         if server is not None:
-            server = self._catalog(call).mount_named(server) or server
+            server = self._access(call.exchange).catalog.mount_named(server) or server
         found = [
             each
-            for each in self.watches.of(call.caller.id)
+            for each in watched
             if each.kind == kind and id in (None, each.id) and server in (None, each.server)
             if target in (None, each.target)
         ]
         if not found:
-            there = ", ".join(f"{each.id} ({each.target})" for each in self.watches.of(call.caller.id))
+            there = ", ".join(f"{each.id} ({each.target})" for each in watched)
             raise ToolError(f"There is no such {kind}; there are: {there or 'none'}.")
         for each in found:
             self.watches.end(each)
         return {"unsubscribed": True}
+
+
+def _known_server(catalog: Catalog, server: str) -> str:
+    """The name of a server that is called by any of its names. Raises ToolError if there is none."""
+    if (known := catalog.mount_named(server)) is None:
+        there = ", ".join(catalog.prefixes) or "none"
+        raise ToolError(f"There is no server {server!r}; there are: {there}.")
+    return known
+
+
+def _exposed(catalog: Catalog, server: str, uri: str) -> str:
+    prefix = catalog.prefixes[_known_server(catalog, server)]
+    return uri if prefix and own_uri(prefix, uri) is not None else exposed_uri(prefix, uri)
+
+
+def _own_uri(catalog: Catalog, server: str, uri: str) -> str:
+    return own_uri(catalog.prefixes.get(server, ""), uri) or uri
+
+
+def _tool(catalog: Catalog, server: str, tool: str) -> str:
+    """The exposed name of a tool, given by either of its names."""
+    own = {entry.own: name for name, entry in catalog.tools.items() if entry.mount == server}
+    if tool in own.values():
+        return tool
+    if tool not in own:
+        raise ToolError(f"{server} has no tool {tool!r}; it has: {', '.join(own) or 'none'}.")
+    return own[tool]
+
+
+def _listed(catalog: Catalog, server: str) -> str:
+    there = [entry.own for entry in catalog.resources.values() if entry.mount == server]
+    return f"{server} lists: {', '.join(there[:50]) or 'nothing'}."
+
+
+async def _text(access: CallerAccess, exchange: Exchange) -> str:
+    """The text of a tool's result. Raises SluicegateError if the call fails, Refused if it was not allowed."""
+    value = await access.value(exchange)
+    result = read_tool_result(value)
+    if result.is_error:
+        is_refusal = REFUSAL in (as_object(value.get("_meta")) or {})
+        raise (Refused if is_refusal else ToolError)(result.text or "The tool failed.")
+    if result.text or result.content or result.structured_content is msgspec.UNSET:
+        return result.text or msgspec.json.encode(result.content).decode()
+    return msgspec.json.encode(result.structured_content).decode()
+
+
+def _repetition(id: str, interval: float, duration: float, times: int) -> Repetition:
+    """What a person is told about a poll, who says yes to all of it or to nothing."""
+    until = datetime.now(UTC) + timedelta(seconds=duration)
+    about = f"every {interval:g} s, {times + 1:,} times at most, until {until:%Y-%m-%d %H:%M} UTC"
+    return Repetition(f"poll {id}", about, time.monotonic() + duration)

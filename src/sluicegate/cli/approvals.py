@@ -178,7 +178,8 @@ def grants(context: click.Context, as_json: bool, folder: str | None) -> None:
     """Show what callers may do without a question, and until when.
 
     A grant comes from an answer such as "this tool always". It covers one caller and one tool, whatever the arguments,
-    and ends when the definition of the tool changes. A rule that denies a call counts more.
+    and ends when the definition of the tool, or the command or URL of its server, changes. A rule that denies a call
+    counts more.
 
     \b
     Examples:
@@ -216,7 +217,8 @@ def revoke(places: Places, grant: str) -> None:
 @click.pass_obj
 def toml(places: Places) -> None:
     """Print rules for sluicegate.toml that allow what is granted without an end."""
-    found = [each for each in ask(places, lambda operations: operations.grants()) if each.until is None]
+    lasting = ask(places, lambda operations: operations.grants())
+    found = [each for each in lasting if each.until is None and each.origin]
     click.echo("\n".join(_permissions(found)), nl=bool(found))
     if not found:
         say("nothing is granted without an end.")
@@ -243,6 +245,8 @@ def _rule_name(grant: Grant) -> str:
 
 
 def _until(grant: Grant) -> str:
+    if not grant.origin:
+        return "ended: of an earlier version"
     if grant.until is None:
         return "always"
     return datetime.fromtimestamp(grant.until / 10**9).astimezone().strftime("%Y-%m-%d %H:%M:%S")

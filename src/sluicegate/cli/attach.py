@@ -5,12 +5,12 @@ Imported before the gateway is started, so it does not import asyncio.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from sluicegate.cli.command import Failure, NotStarted
 from sluicegate.errors import ConfigError
-from sluicegate.runtime.lock import AlreadyServed, check_free, locked
+from sluicegate.runtime.lock import AlreadyServed, check_free, is_private_socket, locked
 from sluicegate.runtime.standard_streams import say_if_terminal
 from sluicegate.serve.attach import AttachRefused, Background, NoWelcome, Stopping, attach, client_socket, relay
 
@@ -19,8 +19,8 @@ PATIENCE: Final = 30.0
 _INTERVAL: Final = 0.02
 
 
-def relayed(control: str, profile: str, instead: str) -> bool:
-    """Relay the client of stdin and stdout to the gateway that has this control socket; False if none takes it.
+def relayed(controls: Sequence[str], profile: str, instead: str) -> bool:
+    """Relay the client of stdin and stdout to the gateway at one of these control sockets; False if none takes it.
 
     Returns when the client has left. `instead` is the command to print if stdin is a terminal.
 
@@ -29,13 +29,16 @@ def relayed(control: str, profile: str, instead: str) -> bool:
         NotStarted: it refuses the client, or hangs.
         Stopping: it is shutting down.
     """
-    try:
-        connection = attach(client_socket(control), profile)
-    except AttachRefused as refusal:
-        raise NotStarted(str(refusal)) from None
-    except NoWelcome:
-        raise _hangs(control) from None
-    if connection is None:
+    for control in controls:
+        try:
+            connection = attach(client_socket(control), profile)
+        except AttachRefused as refusal:
+            raise NotStarted(str(refusal)) from None
+        except NoWelcome:
+            raise _hangs(control) from None
+        if connection is not None:
+            break
+    else:
         return False
     say_if_terminal(instead)
     if not relay(connection):
@@ -43,8 +46,13 @@ def relayed(control: str, profile: str, instead: str) -> bool:
     return True
 
 
-def relayed_or_started(control: str, profile: str, instead: str, start: Callable[[], None]) -> bool:
+def relayed_or_started(
+    find: Callable[[], Sequence[str]], profile: str, instead: str, start: Callable[[], None]
+) -> bool:
     """The same, but start the gateway if none runs: `start` runs it, in another process.
+
+    `find` returns the control sockets that it may have; a new gateway uses the first. They are looked up again and
+    again, since a process of another environment may start it meanwhile.
 
     Returns False if another gateway serves the folder that takes no clients.
 
@@ -54,11 +62,12 @@ def relayed_or_started(control: str, profile: str, instead: str, start: Callable
     background: Background | None = None
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        is_served = _is_served(control)
+        controls = find()
+        is_served = any(map(_is_served, controls))
         try:
-            if relayed(control, profile, instead):
+            if relayed(controls, profile, instead):
                 return True
-            if is_served and _is_served(control):
+            if is_served and any(map(_is_served, controls)):
                 return False  # It has a client on stdin, and ends with it.
         except Stopping:
             pass
@@ -67,7 +76,7 @@ def relayed_or_started(control: str, profile: str, instead: str, start: Callable
                 if background is not None and background.has_written:
                     raise NotStarted("the gateway could not be started; its messages are above.")
                 # Several may try at once: the one that gets the lock serves, and the others end.
-                background = Background(start) if _is_free(control) else None
+                background = Background(start) if _is_free(controls) else None
         time.sleep(_INTERVAL)
     raise NotStarted(f"the gateway of this folder took no client within {PATIENCE:.0f} s; --own starts a separate one.")
 
@@ -76,18 +85,18 @@ def _is_served(control: str) -> bool:
     try:
         check_free(control)
     except ConfigError:
-        return True
+        return is_private_socket(control)
     return False
 
 
-def _is_free(control: str) -> bool:
+def _is_free(controls: Sequence[str]) -> bool:
     """Whether no gateway of the folder runs, starts or stops.
 
     Raises:
         ConfigError: no control socket can be created.
     """
     try:
-        with locked(control):
+        with locked(controls[0], controls):
             return True
     except AlreadyServed:
         return False

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from sluicegate.cli.command import Failure, NotStarted, places_of, with_places
 from sluicegate.cli.configuration import (
-    ON_PURPOSE,
     has_nothing_to_run,
     loaded_from,
     refusals,
@@ -17,10 +16,11 @@ from sluicegate.cli.configuration import (
 )
 from sluicegate.cli.output import counted, say, show_json, show_rows
 from sluicegate.config.load import Loaded
-from sluicegate.config.model import OURSELVES, GatewayConfig, ServerConfig
+from sluicegate.config.model import OURSELVES, GatewayConfig, Installed, ServerConfig
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem
 from sluicegate.config.secrets import shown
+from sluicegate.gateway.loading import why_not_offered
 
 
 @click.command()
@@ -69,7 +69,7 @@ def _not_running(config: GatewayConfig) -> list[str]:
     return [
         server.name
         for server in config.servers.values()
-        if (has_nothing_to_run(server) if server.enabled else server.disabled not in (*ON_PURPOSE, OURSELVES))
+        if server.is_wrong or (server.enabled and has_nothing_to_run(server))
     ]
 
 
@@ -123,6 +123,8 @@ def _row(server: ServerConfig, places: Places) -> list[str]:
     if server.enabled and has_nothing_to_run(server):
         what = "command was not found or cannot be run" if server.kind == "stdio" else "file does not exist"
         runs = f"no: its {what}"
+        if isinstance(source := server.source, Installed):
+            runs = f"no: {why_not_offered(source.name, is_bundled=source.is_bundled)}"
     file = os.path.relpath(server.file, places.root) if server.file else "built in"
     file = server.file if file.startswith("..") else file
     where = f"{file}:{server.line}" if server.line else file

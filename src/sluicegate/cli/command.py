@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from sluicegate.cli.output import say_error
-from sluicegate.config.paths import Places
+from sluicegate.config.paths import Places, note_folders
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,7 +80,9 @@ def places_of(config: str | None, folder: str | None) -> Places:
     """The files that these options select."""
     if folder is None and config is None:
         folder = project_folder(os.getcwd(), os.path.expanduser("~"))
-    return Places.here(config, folder)
+    places = Places.here(config, folder)
+    note_folders(places.environ)
+    return places
 
 
 def project_folder(folder: str, home: str) -> str:

@@ -28,7 +28,7 @@ from sluicegate.config.clients import (
 from sluicegate.config.jsonc import SyntaxFault
 from sluicegate.config.load import load
 from sluicegate.config.model import OURSELVES, GatewayConfig
-from sluicegate.config.paths import Places
+from sluicegate.config.paths import Places, named_folders
 
 _NAME: Final = "sluicegate"
 _BACKUP: Final = ".before-sluicegate"
@@ -140,7 +140,8 @@ def _write(
     form = replace(client, by_url=None) if stdio else client
     url, port_note = ("", "") if form.by_url is None else _address(places)
     url = f"{url.rstrip('/')}/{profile}" if profile else url
-    entry = entry_for(form, url=url, command=command)
+    # Clients start it with a small environment, in which the folders of this shell would be unknown.
+    entry = entry_for(form, url=url, command=command, env=named_folders(places.environ))
     if client.typed and "command" in entry:
         entry = {"type": "stdio", **entry}
     text = text_of(file) or ""

@@ -24,7 +24,7 @@ from sluicegate.client.connect import connect
 from sluicegate.client.events import OnLog
 from sluicegate.client.handlers import Elicit
 from sluicegate.config.model import GatewayConfig, ServerConfig
-from sluicegate.config.paths import Places, control_socket
+from sluicegate.config.paths import Places, control_sockets, user_folders
 from sluicegate.control.audit_operations import MAX_ROWS
 from sluicegate.control.reports import LOG_WAIT, DecidedQuestion, GatewayReport, Kind, OfferedItem, OwnTools, hub_socket
 from sluicegate.errors import (
@@ -40,6 +40,7 @@ from sluicegate.gateway.status import ServerStatus
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.protocol.types import ToolResult
 from sluicegate.runtime.clients import ConnectedClient
+from sluicegate.runtime.lock import is_private_socket
 from sluicegate.store.base import (
     Approval,
     ApprovalAnswer,
@@ -147,6 +148,9 @@ class GatewayClient:
 
     async def restart(self, server: str) -> None:
         await self._call("restart", {"name": server, "by": getpass.getuser()})
+
+    async def clear_counts(self) -> None:
+        await self._call("clear_counts", {"by": getpass.getuser()})
 
     async def seek(self, server: str) -> None:
         """Retry a server that is not ready, if that starts no process; returns when the attempt ends, or soon."""
@@ -331,17 +335,17 @@ def _connect(
 
 def _socket(places: Places) -> tuple[str, int | None]:
     """The control socket of the folder's gateway, and the process that listens there; None if there is none."""
-    # The default path first: it needs no file, and a gateway may have been started before a file named another path.
-    path = control_socket(GatewayConfig(root=places.root), places.environ)
-    process = listening_process(path)
-    if process is None:
-        # Imported here: a command that finds its gateway needs no parser of files.
-        from sluicegate.config.load import load
+    # The default paths first: they need no file, and a gateway may have been started before a file named another path.
+    usual = control_sockets(places.root, places.environ)
+    for path in usual:
+        if is_private_socket(path) and (process := listening_process(path)) is not None:
+            return path, process
+    # Imported here: a command that finds its gateway needs no parser of files.
+    from sluicegate.config.load import load
 
-        if (config := load(places).config) is not None and config.control.socket:
-            path = config.control.socket
-            process = listening_process(path)
-    return path, process
+    if (config := load(places).config) is not None and config.control.socket:
+        return config.control.socket, listening_process(config.control.socket)
+    return usual[0], None
 
 
 def listening_process(path: str) -> int | None:
@@ -380,10 +384,13 @@ async def running_address(places: Places) -> str | None:
 
 async def other_gateways(places: Places) -> list[GatewayReport]:
     """The states of the gateways that run for other folders of this user, at their usual sockets."""
-    own = control_socket(GatewayConfig(root=places.root), places.environ)
+    own = control_sockets(places.root, places.environ)
+    folders = user_folders(places.environ).runtime
     found: list[GatewayReport] = []
-    for path in sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(own)), "*.sock"))):
-        if path == own or path.endswith(hub_socket(".sock")) or listening_process(path) is None:
+    for path in sorted(path for folder in folders for path in glob.glob(os.path.join(glob.escape(folder), "*.sock"))):
+        if path in own or path.endswith(hub_socket(".sock")) or not is_private_socket(path):
+            continue
+        if listening_process(path) is None:
             continue
         with suppress(UpstreamError, Failure, RpcError):  # It has just stopped, or hangs.
             async with _connect(path, MAX_CALL) as control:
@@ -460,9 +467,9 @@ async def explain_missing(gateway: GatewayClient, name: str, known: Sequence[str
     """Why a tool does not exist: its server is not ready, it is hidden or has another name, or a similar one exists."""
     own_tools, offers = await gateway.own_tools(), await gateway.offers("tools")
     report = await gateway.report()
-    for finding in report.findings:
-        if f" {name} is not offered." in finding:
-            return finding
+    for held in report.held:
+        if held.name == name:
+            return held.sentence
     for server in report.servers:
         owns = own_names(server, name)
         if not owns:

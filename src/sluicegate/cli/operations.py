@@ -5,26 +5,21 @@
 
 import asyncio
 import getpass
-import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from sluicegate.cli.command import Failure
+from sluicegate.cli.decisions import record_of
 from sluicegate.cli.gateway_client import GatewayClient, result_of, running_gateway
-from sluicegate.config.paths import Places, audit_folder, state_file
+from sluicegate.config.paths import Places, audit_folder
 from sluicegate.control.folder_operations import FolderOperations
-from sluicegate.errors import AuditUnavailable, RpcError, StateUnavailable, UpstreamUnavailable
+from sluicegate.errors import AuditUnavailable, RpcError, UpstreamUnavailable
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.store.base import Decisions, Row
-from sluicegate.store.memory_decisions import MemoryDecisions
-from sluicegate.store.sqlite_decisions import SqliteDecisions
+from sluicegate.store.base import Row
 
 T = TypeVar("T")
-
-LOCKED_FOR: Final = 5.0
-"""Seconds that a command waits for another writer; a person prefers that to trying again."""
 
 
 @asynccontextmanager
@@ -58,20 +53,9 @@ async def gateway_or(
             raise Failure(f"the gateway of this folder has another version; restart it ({problem}).") from None
 
 
-def _record(places: Places, is_created: bool) -> Decisions:
-    """The record of the folder; if there is none and it is not to be created, an empty one."""
-    file = state_file(places.root, places.environ)
-    if not is_created and not os.path.exists(file):
-        return MemoryDecisions()
-    try:
-        return SqliteDecisions(file, locked_for=LOCKED_FOR, asks=False)
-    except StateUnavailable as problem:
-        raise Failure(problem.message) from None
-
-
 @asynccontextmanager
 async def _in_files(places: Places, waits: bool) -> AsyncGenerator[FolderOperations]:
-    decisions = _record(places, waits)
+    decisions = record_of(places, is_created=waits)
     async with aclosing(decisions), TaskScope() as tasks:
         if waits:
             tasks.start(decisions.follow())

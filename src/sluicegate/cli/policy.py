@@ -128,6 +128,9 @@ def _explain(rules: Rules, caller: Caller, target: Target, arguments: Params, *,
             break
     else:
         rows.append(("default", rules.default_for(target).action, "", "decides"))
+    if verdict.action != rows[-1][1]:  # Another file of the user, or its default, is stricter.
+        rows[-1] = (*rows[-1][:3], "would decide")
+        rows.append((verdict.rule, verdict.action, "", "decides, because it is stricter"))
     hidden = is_hidden(rules, caller, target)
     if as_json:
         keys = ("rule", "action", "for", "says")

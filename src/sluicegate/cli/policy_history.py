@@ -18,7 +18,7 @@ from sluicegate.config.paths import Places
 from sluicegate.config.settings_toml import read_settings, rules_of
 from sluicegate.gate.history import Replay, SuccessfulCalls
 from sluicegate.gate.policy import Rules
-from sluicegate.gate.rules import policy_of, to_toml
+from sluicegate.gate.rules import RulesFile, policy_of, to_toml
 from sluicegate.gateway.governance import names_of
 from sluicegate.store.base import AuditFilter, AuditRow
 
@@ -115,7 +115,7 @@ def _rules_in(file: str, places: Places) -> Rules:
         raise NotStarted(f"{file} has errors.")
     rules, default = rules_of(read, file)
     names = names_of(loaded) if (loaded := load(places).config) is not None else {}
-    return Rules(policy_of(rules, [] if default is None else [default]), names=names)
+    return Rules(policy_of([RulesFile(tuple(rules), default)]), names=names)
 
 
 def _groups(words: tuple[str, ...]) -> dict[str, tuple[str, ...]]:

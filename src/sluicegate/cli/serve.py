@@ -25,8 +25,8 @@ from sluicegate.cli.command import Failure, NotStarted, command_as_called, place
 from sluicegate.cli.configuration import concerns, has_nothing_to_run, show_problems, unpinned, what_runs, with_demo
 from sluicegate.cli.output import LinesBelow, say
 from sluicegate.config.load import Loaded, load
-from sluicegate.config.model import OURSELVES, ControlFront, GatewayConfig
-from sluicegate.config.paths import Places, control_socket
+from sluicegate.config.model import OURSELVES, GatewayConfig
+from sluicegate.config.paths import Places, control_sockets
 from sluicegate.config.self_reference import exposure, is_loopback, is_ourselves
 from sluicegate.errors import ConfigError
 from sluicegate.runtime.lock import AlreadyServed, check_free
@@ -242,11 +242,14 @@ def _serve_shared(places: Places, options: ServeOptions, opened: Callable[[], No
 
     Raises as `_serve_folder` does.
     """
-    # The default path first: it needs no file, and a gateway may have been started before a file named another path.
-    usual = control_socket(GatewayConfig(root=places.root), places.environ)
     instead = f"{command_as_called()} serve"
+
+    def usual() -> tuple[str, ...]:
+        return control_sockets(places.root, places.environ)
+
+    # The default paths first: they need no file, and a gateway may have been started before a file named another path.
     with suppress(Stopping):
-        if relayed(usual, options.profile, instead):
+        if relayed(usual(), options.profile, instead):
             return
     overrides, loaded = _loaded(places, options)
     config = loaded.config
@@ -259,7 +262,8 @@ def _serve_shared(places: Places, options: ServeOptions, opened: Callable[[], No
 
     try:
         config.check_profile(options.profile)
-        if relayed_or_started(control_socket(config, places.environ), options.profile, instead, start):
+        named = config.control.socket
+        if relayed_or_started((lambda: (named,)) if named else usual, options.profile, instead, start):
             return
     except ConfigError as problem:
         raise NotStarted(problem.message) from None
@@ -359,7 +363,7 @@ def _show_concerns(loaded: Loaded, *, notes: bool) -> None:
         run, them = (
             ("server runs an unpinned version", "it") if len(names) == 1 else ("servers run unpinned versions", "them")
         )
-        say(f"{len(names)} {run}; `sluicegate doctor` lists {them}.", paint={"unpinned": "yellow"})
+        say(f"{len(names)} {run}; `sluicegate doctor --pin` pins {them}.", paint={"unpinned": "yellow"})
 
 
 def _shortened(command: str) -> str:
@@ -392,7 +396,8 @@ def _claim(stack: ExitStack, config: GatewayConfig, places: Places) -> bool:
             is_ours = attempt.enter_context(claimed_for_commands(config, places.environ))
             if config.control.socket and places.config is None:
                 # Another gateway may have been started before the file named this path.
-                check_free(control_socket(replace(config, control=ControlFront()), places.environ))
+                for path in control_sockets(places.root, places.environ):
+                    check_free(path)
             stack.push(attempt.pop_all())
             return is_ours
     except ConfigError as problem:

@@ -207,11 +207,11 @@ def _entries(client: KnownClient, text: str, root: str, notes: list[str]) -> dic
     return found
 
 
-def entry_for(client: KnownClient, *, url: str, command: Sequence[str]) -> Entry:
+def entry_for(client: KnownClient, *, url: str, command: Sequence[str], env: Mapping[str, str]) -> Entry:
     """The gateway's entry in a client's file: its URL if the client supports one, else the command that uses stdio."""
     if client.by_url is None:
         program, *args = command
-        return {"command": program, "args": args}
+        return {"command": program, "args": args, **({"env": dict(env)} if env else {})}
     return {"type": "http", client.by_url: url} if client.typed else {client.by_url: url}
 
 

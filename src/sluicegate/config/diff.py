@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from sluicegate.config.model import GatewayConfig, Http, Installed, ServerConfig, ServerSettings, Stdio
-from sluicegate.gate.rules import Permission
+from sluicegate.gate.rules import Action, Permission
 
 _CONNECTION: Final = ("era", "start_timeout", "probe_timeout", "stop_grace", "roots")
 """Settings of a server that take effect when it connects."""
@@ -97,12 +97,16 @@ def _written(config: GatewayConfig) -> list[Permission]:
     return [rule.written for rule in config.policy.rules]
 
 
+def _defaults(config: GatewayConfig) -> list[Action]:
+    return [config.policy.default, *(floor.default for floor in config.policy.floors)]
+
+
 def _changed_keys(old: GatewayConfig, new: GatewayConfig) -> list[str]:
     keys = ["naming"] if old.naming != new.naming else []
     for section in ("http", "control", "approvals", "catalog", "limits", "audit"):
         was, now = getattr(old, section), getattr(new, section)
         keys += [f"{section}.{name}" for name in now.__struct_fields__ if getattr(was, name) != getattr(now, name)]
-    keys += ["policy.default"] if old.policy.default != new.policy.default else []
+    keys += ["policy.default"] if _defaults(old) != _defaults(new) else []
     keys += ["permissions"] if _written(old) != _written(new) else []
     names = [*old.profiles, *(name for name in new.profiles if name not in old.profiles)]
     keys += [f"profiles.{name}" for name in names if old.profiles.get(name) != new.profiles.get(name)]

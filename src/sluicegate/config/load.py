@@ -11,17 +11,18 @@ from typing import Final
 import msgspec
 
 from sluicegate.config.mcp_json import ServerEntry, ServerFile, read_servers
-from sluicegate.config.merge import Lines, Merger
+from sluicegate.config.merge import Lines, Merger, not_loosened
 from sluicegate.config.model import GatewayConfig, ServerConfig, Settings
-from sluicegate.config.paths import Places
+from sluicegate.config.paths import Places, state_folders
+from sluicegate.config.precedence import merged
 from sluicegate.config.problems import Problem, read_text
-from sluicegate.config.settings_toml import SettingsFile, Table, merged, read_settings, rules_of
+from sluicegate.config.settings_toml import SettingsFile, Table, line_of, read_settings, rules_of
 from sluicegate.config.variables import Variables
 from sluicegate.errors import ConfigError
 from sluicegate.gate.lock_file import read_lock
 from sluicegate.gate.rules import (
-    Action,
     Rule,
+    RulesFile,
     policy_of,
     unknown_servers,
     unreachable,
@@ -59,13 +60,14 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
     broken: list[str] = []
     filled: list[str] = []
     policy = _PolicyFiles(places)
-    table, lines = _read_settings(places, problems, broken, filled, were_filled, policy)
+    table, lines, users = _read_settings(places, problems, broken, filled, were_filled, policy)
     entries = _read_entries(places, problems, broken)
     config = None
     locked = _read_lock(places, problems)
+    problems += _other_states(places)
     if not _has_error(problems):
         settings = msgspec.convert(table, Settings)
-        merger = Merger(settings, table, lines, problems, places.environ)
+        merger = Merger(settings, table, lines, problems, places.environ, users)
         servers = merger.servers(entries)
         if not broken:  # The servers of a broken file are unknown.
             merger.report_unknown_servers(servers)
@@ -81,7 +83,7 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
             limits=settings.limits,
             audit=settings.audit,
             profiles=settings.profiles,
-            policy=policy_of(policy.rules, policy.defaults),
+            policy=policy_of(policy.files),
             locked=locked,
         )
     return Loaded(
@@ -90,6 +92,18 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
         broken=tuple(broken),
         filled=tuple(filled),
     )
+
+
+def _other_states(places: Places) -> Iterator[Problem]:
+    """Warnings about records that a process of another environment has begun: each log has only a part of the calls."""
+    used, *others = state_folders(places.root, places.environ) or [""]
+    for other in others:
+        log = os.path.join(other, "audit")
+        sentence = (
+            f"This folder has a second state, from processes that did not find the first one; {used} is used. To read"
+            f" the calls that were recorded here, use --audit-folder {log}; then move this folder away."
+        )
+        yield Problem(severity="warning", file=other, sentence=sentence)
 
 
 def _read_lock(places: Places, problems: list[Problem]) -> dict[tuple[str, str, str], str] | None:
@@ -141,9 +155,11 @@ def _read_settings(
     filled: list[str],
     were_filled: Collection[str],
     policy: "_PolicyFiles",
-) -> tuple[Table, Lines]:
+) -> tuple[Table, Lines, list[SettingsFile]]:
+    """The settings of all files, with the lines of their keys, and the user's own files."""
     table: Table = {}
     lines: Lines = {}
+    users: list[SettingsFile] = []
     for file in places.settings_files:
         text = _read(file, places)
         if text is None:
@@ -161,41 +177,55 @@ def _read_settings(
             broken.append(file)
             continue
         policy.take(file, read)
-        table = merged(table, _with_absolute_paths(read.table, os.path.dirname(file), places.home))
+        if file in places.user_settings:
+            users.append(read)
+        kept: list[tuple[str, ...]] = []
+        table = merged(table, _with_absolute_paths(read.table, os.path.dirname(file), places.home), kept)
+        for path in kept:
+            key, place = ".".join(path), line_of(lines, path) or ("your own sluicegate.toml", 0)
+            sentence = not_loosened(key, f"{place[0]}, line {place[1]},")
+            problems.append(
+                Problem(severity="note", file=file, line=line_of(read.lines, path), key=key, sentence=sentence)
+            )
         lines.update({path: (file, line) for path, line in read.lines.items()})
-    return table, lines
+    return table, lines, users
 
 
 class _PolicyFiles:
     """The rules of all files in order. They are not merged like other settings: the user's file comes first."""
 
     def __init__(self, places: Places) -> None:
-        self.rules: list[Rule] = []
-        self.defaults: list[Action] = []
+        self.files: list[RulesFile] = []
         self._places = places
-        self._files: list[str] = []
+        self._users = places.user_settings
+        self._paths: list[str] = []
 
     def take(self, file: str, read: SettingsFile) -> None:
         """Move the rules of a file here."""
-        rules, default = rules_of(read, _shown_path(file, self._places))
-        self.rules += rules
-        self._files += [file] * len(rules)
-        if default is not None:
-            self.defaults.append(default)
+        shown = _shown_path(file, self._places)
+        rules, default = rules_of(read, shown)
+        self.files.append(RulesFile(tuple(rules), default, file in self._users, shown))
+        self._paths.append(file)
         for key in ("permissions", "policy"):
             read.table.pop(key, None)
 
     def warnings(self, servers: Iterable[ServerConfig]) -> Iterator[Problem]:
         """Warnings about rules that can never decide, and about rules that name a server that does not exist."""
         keys = [*(name for server in servers for name in sorted(server.names)), *self._places.added, DEMO]
-        for rule, earlier in unreachable(self.rules):
-            yield self._warning(rule, f"This rule is never reached: {earlier.place} decides before.")
-        for rule, name in unknown_servers(self.rules, keys):
-            yield self._warning(rule, f'There is no server "{name}".{did_you_mean(name, keys)}')
+        users: list[Rule] = []
+        for path, file in zip(self._paths, self.files, strict=True):
+            own = {id(rule) for rule in file.rules}
+            # A file of the user holds besides the others of the user.
+            for rule, earlier in unreachable([*([] if file.is_users else users), *file.rules]):
+                if id(rule) in own:
+                    yield _rule_problem(path, rule, f"This rule is never reached: {earlier.place} decides before.")
+            for rule, name in unknown_servers(file.rules, keys):
+                yield _rule_problem(path, rule, f'There is no server "{name}".{did_you_mean(name, keys)}')
+            users += file.rules if file.is_users else ()
 
-    def _warning(self, rule: Rule, sentence: str) -> Problem:
-        file = next(file for file, each in zip(self._files, self.rules, strict=True) if each is rule)
-        return Problem(severity="warning", file=file, line=rule.line or None, key="permissions", sentence=sentence)
+
+def _rule_problem(file: str, rule: Rule, sentence: str) -> Problem:
+    return Problem(severity="warning", file=file, line=rule.line or None, key="permissions", sentence=sentence)
 
 
 def _shown_path(file: str, places: Places) -> str:

@@ -1,5 +1,6 @@
 """The configuration as frozen values, with all defaults. Times are in seconds, sizes in bytes."""
 
+import hashlib
 import os
 from typing import Annotated, Final, Literal
 
@@ -13,6 +14,8 @@ from sluicegate.gate.rules import Permission, PolicyConfig, PolicySettings
 from sluicegate.text.globs import name_matches
 from sluicegate.text.masking import hidden_parts, masked_text, masked_url
 
+DISABLED_BY_ENTRY: Final = "It is disabled in its file."
+DISABLED_BY_SETTINGS: Final = "It is disabled in sluicegate.toml."
 OURSELVES: Final = "It is this gateway itself; a gateway does not call itself."
 
 MAX_TIME: Final = 31_536_000.0
@@ -193,6 +196,22 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 return "invalid"
 
     @property
+    def origin(self) -> str:
+        """A digest of what it is: its command line and folder, its URL, its file, or the package it comes from."""
+        match self.source:
+            case Stdio() as stdio:
+                parts = ("stdio", stdio.command, *(arg.reveal() for arg in stdio.args), stdio.cwd)
+            case Http() as http:
+                parts = ("http", http.url.reveal())
+            case PythonFile() as python:
+                parts = ("python", python.file)
+            case Installed() as installed:
+                parts = ("installed", installed.name, str(installed.is_bundled))
+            case None:
+                return ""
+        return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+    @property
     def fetched_by(self) -> str:
         """The program that may have to download the server first; empty if there is none."""
         return fetching(self.source.program or self.source.command) if isinstance(self.source, Stdio) else ""
@@ -202,6 +221,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Seconds for the handshake, including a download."""
         own = self.settings
         return max(own.start_timeout, own.install_timeout) if self.fetched_by else own.start_timeout
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it does not run because of its entry, and not because the user wants that."""
+        return self.disabled not in ("", DISABLED_BY_ENTRY, DISABLED_BY_SETTINGS, OURSELVES)
 
     @property
     def prefix(self) -> str:

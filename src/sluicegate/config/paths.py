@@ -1,12 +1,21 @@
-"""The paths of a gateway: its configuration files and its control socket."""
+"""The paths of a gateway: its configuration files, its state and its control socket."""
 
 import hashlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
 
 import msgspec
 
 from sluicegate.config.model import GatewayConfig
+from sluicegate.runtime.lock import MAX_PATH, is_private_folder
+
+RUN_USER: Final = f"/run/user/{os.geteuid() if hasattr(os, 'geteuid') else ''}"
+"""The folder for sockets that Linux gives a user who is logged in, with or without XDG_RUNTIME_DIR."""
+MAX_NOTES: Final = 65_536
+"""Bytes of the file with notes; a longer one is not ours."""
+_VARIABLES: Final = {"config": "XDG_CONFIG_HOME", "state": "XDG_STATE_HOME", "runtime": "XDG_RUNTIME_DIR"}
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,12 +47,24 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         return _once(os.path.join(self.home, ".mcp.json"), os.path.join(self.root, ".mcp.json"))
 
     @property
+    def user_settings(self) -> tuple[str, ...]:
+        """The user's own settings files, in every folder that an environment of this user gives. All of them apply."""
+        if self.config is not None and self.config.endswith(".toml"):
+            return ()
+        folders = user_folders(self.environ, self.home).config
+        files = (os.path.join(folder, "sluicegate", "sluicegate.toml") for folder in folders)
+        return tuple(file for file in dict.fromkeys(files) if file != self._project_settings)
+
+    @property
     def settings_files(self) -> tuple[str, ...]:
-        """Files with settings; later ones take precedence."""
+        """Files with settings; later ones take precedence, but cannot loosen what those of the user tighten."""
         if self.config is not None and self.config.endswith(".toml"):
             return (self.config,)
-        folder = self.environ.get("XDG_CONFIG_HOME") or os.path.join(self.home, ".config")
-        return _once(os.path.join(folder, "sluicegate", "sluicegate.toml"), os.path.join(self.root, "sluicegate.toml"))
+        return (*self.user_settings, self._project_settings)
+
+    @property
+    def _project_settings(self) -> str:
+        return os.path.join(self.root, "sluicegate.toml")
 
     @property
     def lock_file(self) -> str:
@@ -56,15 +77,129 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         return self.server_files + self.settings_files
 
 
-def control_socket(config: GatewayConfig, environ: Mapping[str, str]) -> str:
-    """The path of the control socket: as configured, else made from the path of the gateway's folder."""
-    if config.control.socket:
-        return config.control.socket
-    name = _folder_digest(config.root)
-    folder = environ.get("XDG_RUNTIME_DIR") or os.path.join(
-        environ.get("HOME") or os.path.expanduser("~"), ".sluicegate"
+# ------------------------------------------------------------------------------------------- folders of the user
+
+
+class UserFolders(msgspec.Struct, frozen=True):
+    """The folders that any environment of this user gives, as far as they can be known; the first ones are preferred.
+
+    Clients start servers with a small environment, in which the XDG variables of the user's shell are missing. The
+    same gateway, state and rules must be found there (T36). So the folders do not depend on the variables alone:
+    the home folder of the user database and `/run/user/UID` need none, and folders that only a variable names are
+    noted in `~/.sluicegate/folders`, where processes without the variable find them.
+    """
+
+    config: tuple[str, ...]
+    state: tuple[str, ...]
+    runtime: tuple[str, ...]
+    """Folders with sockets."""
+
+
+def user_folders(environ: Mapping[str, str], home: str = "") -> UserFolders:
+    """The folders of this user; `home` stands for the variable HOME."""
+    homes = _once(home or _home(environ), database_home() or home or _home(environ))
+    noted = [note for each in homes for note in _notes(each)]
+
+    def named(kind: str) -> list[str]:
+        # The notes first: what they say is the same for every environment of the user.
+        own = environ.get(_VARIABLES[kind], "")
+        return [*(folder for of, folder in noted if of == kind), *([own] if os.path.isabs(own) else [])]
+
+    runtime = [RUN_USER] if is_private_folder(RUN_USER) else []
+    runtime += [folder for folder in named("runtime") if os.access(folder, os.W_OK | os.X_OK)]
+    return UserFolders(
+        config=_once(*(os.path.join(each, ".config") for each in homes), *named("config")),
+        state=_once(*named("state"), *(os.path.join(each, ".local", "state") for each in homes)),
+        runtime=_once(
+            *(os.path.join(folder, "sluicegate") for folder in runtime),
+            *(os.path.join(each, ".sluicegate", "run") for each in homes),
+        ),
     )
-    return os.path.join(folder, "sluicegate" if environ.get("XDG_RUNTIME_DIR") else "run", f"{name}.sock")
+
+
+def named_folders(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that name other folders than those that are found without them."""
+    home = _home(environ)
+    usual = (os.path.join(home, ".config"), os.path.join(home, ".local", "state"), RUN_USER)
+    folders = {variable: environ.get(variable, "") for variable in _VARIABLES.values()}
+    return {
+        variable: folder
+        for variable, folder in folders.items()
+        if os.path.isabs(folder) and folder.isprintable() and os.path.normpath(folder) not in usual
+    }
+
+
+def note_folders(environ: Mapping[str, str], *, new: bool = False) -> None:
+    """Note the folders that only the environment of this process names, so that others of the user find them too.
+
+    Folders in which we have no files yet are noted only with `new`, for a process that is about to write there.
+    """
+    home, named = _home(environ), named_folders(environ)
+    known = {*_notes(home)}
+    lines = [
+        f"{kind} {named[variable]}\n"
+        for kind, variable in _VARIABLES.items()
+        if variable in named
+        and (kind, named[variable]) not in known
+        and (os.path.exists(os.path.join(named[variable], "sluicegate")) or (new and kind != "config"))
+    ]
+    if not lines:
+        return
+    # If the file cannot be written, only processes that have the variables find the folders.
+    with suppress(OSError):
+        os.makedirs(os.path.dirname(_notes_file(home)), mode=0o700, exist_ok=True)
+        with open(_notes_file(home), "a", encoding="utf-8", opener=_open_private) as file:
+            file.write("".join(lines))
+
+
+def _notes(home: str) -> list[tuple[str, str]]:
+    """Kind and path of each folder that is noted and still exists."""
+    try:
+        with open(_notes_file(home), encoding="utf-8", errors="surrogateescape") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.geteuid() or status.st_mode & 0o022 or status.st_size > MAX_NOTES:
+                return []
+            pairs = [tuple(line.rstrip("\n").partition(" ")[::2]) for line in file]
+    except OSError:
+        return []
+    return [(kind, folder) for kind, folder in dict.fromkeys(pairs) if kind in _VARIABLES and os.path.isdir(folder)]
+
+
+def _notes_file(home: str) -> str:
+    return os.path.join(home, ".sluicegate", "folders")
+
+
+def _open_private(file: str, flags: int) -> int:
+    return os.open(file, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+
+
+def _home(environ: Mapping[str, str]) -> str:
+    return environ.get("HOME") or os.path.expanduser("~")
+
+
+def database_home() -> str | None:
+    """The home folder that the user database gives this user, whatever HOME says; None if it has none."""
+    try:
+        import pwd  # Not every system has it.
+
+        return pwd.getpwuid(os.geteuid()).pw_dir or None
+    except (ImportError, KeyError):
+        return None
+
+
+# ------------------------------------------------------------------------------------------- sockets and state
+
+
+def control_socket(config: GatewayConfig, environ: Mapping[str, str]) -> str:
+    """The path at which a gateway creates its control socket: as configured, else made from its folder's path."""
+    return config.control.socket or control_sockets(config.root, environ)[0]
+
+
+def control_sockets(root: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """All paths at which a gateway of the folder may listen, unless one is configured. New ones use the first."""
+    name = f"{_folder_digest(root)}.sock"
+    paths = [os.path.join(folder, name) for folder in user_folders(environ).runtime]
+    return tuple(sorted(paths, key=lambda path: len(os.fsencode(path)) > MAX_PATH))
 
 
 def catalogs_folder(root: str, environ: Mapping[str, str]) -> str:
@@ -92,10 +227,18 @@ def activations_folder(root: str, environ: Mapping[str, str]) -> str:
     return os.path.join(_state_folder(root, environ), "activations")
 
 
+def state_folders(root: str, environ: Mapping[str, str]) -> list[str]:
+    """The folders that have a record of decisions or an audit log of a folder; the first one is used.
+
+    More than one is left over from processes that did not find the others.
+    """
+    folders = [os.path.join(each, "sluicegate", _folder_digest(root)) for each in user_folders(environ).state]
+    return [each for each in folders if any(os.path.exists(os.path.join(each, name)) for name in ("state.db", "audit"))]
+
+
 def _state_folder(root: str, environ: Mapping[str, str]) -> str:
-    home = environ.get("HOME") or os.path.expanduser("~")
-    state = environ.get("XDG_STATE_HOME") or os.path.join(home, ".local", "state")
-    return os.path.join(state, "sluicegate", _folder_digest(root))
+    existing = state_folders(root, environ)
+    return existing[0] if existing else os.path.join(user_folders(environ).state[0], "sluicegate", _folder_digest(root))
 
 
 def _folder_digest(root: str) -> str:

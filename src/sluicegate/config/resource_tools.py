@@ -46,5 +46,6 @@ def with_resource_tools(config: GatewayConfig, settings: dict[str, object] | Non
         settings=ServerSettings(prefix="" if is_bare else name, instructions=False),
     )
     rule = Rule(Permission(tool=f"mcp__{name}", action="allow"), "the management tools")
-    policy = replace(config.policy, rules=(*config.policy.rules, rule))
+    floors = tuple(replace(each, rules=(*each.rules, rule)) for each in config.policy.floors)
+    policy = replace(config.policy, rules=(*config.policy.rules, rule), floors=floors)
     return replace(config, servers={**config.servers, name: own}, policy=policy)

@@ -83,7 +83,7 @@ class Operations(FolderOperations, AuditOperations):
             servers=statuses(gateway, passing=passing),
             findings=gateway.findings(),
             problems=list(self._unapplied()),
-            left_out=gateway.left_out,
+            held=gateway.held(),
             naming=gateway.config.naming,
         )
 
@@ -141,6 +141,10 @@ class Operations(FolderOperations, AuditOperations):
         except KeyError:
             raise UnknownTarget(self._unknown(name)) from None
         self._noted("restart", by, server=self._gateway.config.servers[name].key)
+
+    def clear_counts(self, *, by: str) -> None:
+        """Forget what servers lost between revisions and what they printed to stdout, so that only news are shown."""
+        self._gateway.clear_counts()
 
     async def seek(self, name: str) -> None:
         """Retry a server that is not ready, if that starts no process."""

@@ -75,6 +75,12 @@ def control_server(operations: Operations) -> Server:
         return f"{name} is being restarted."
 
     @server.tool
+    def clear_counts(by: str = "") -> str:
+        """Forget what servers lost between revisions and what they printed to stdout."""
+        operations.clear_counts(by=by)
+        return "The counts are cleared."
+
+    @server.tool
     async def seek(name: str) -> str:
         """Retry a server that is not ready, if that starts no process."""
         await _done(operations.seek(name))

@@ -7,11 +7,9 @@ for each client. The era of a request is decided once, from headers and body tog
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
-
-import msgspec
 
 from sluicegate.downstream import browser_page
 from sluicegate.downstream.duplex import INPUT_TIMEOUT
@@ -20,11 +18,13 @@ from sluicegate.downstream.http_guard import (
     LOOPBACK,
     NOT_ACCEPTABLE,
     NOT_FOUND,
+    SESSION_HEADER,
     STOPPING,
     Accepted,
+    HeadFacts,
+    HeadFactsCache,
     HostPolicy,
     HttpLimits,
-    accepted,
     check_body,
     too_many,
 )
@@ -32,7 +32,6 @@ from sluicegate.downstream.http_response import JSON_FIELDS, HttpRequest, KeepAl
 from sluicegate.downstream.http_sessions import MISSING, Sessions
 from sluicegate.downstream.legacy_sse import SseChannels
 from sluicegate.downstream.modern_client import ModernCalls, state_of_retry
-from sluicegate.downstream.resumable_stream import SESSION_HEADER
 from sluicegate.errors import (
     HEADER_MISMATCH,
     UNSUPPORTED_VERSION,
@@ -42,7 +41,7 @@ from sluicegate.errors import (
     error_object,
 )
 from sluicegate.exchange import Caller, Exchange, Handler, chain
-from sluicegate.protocol.headers import VERSION, Claims
+from sluicegate.protocol.headers import VERSION
 from sluicegate.protocol.message import (
     Notification,
     Params,
@@ -58,8 +57,8 @@ from sluicegate.protocol.modern_era import complete, is_modern, marked, read_req
 from sluicegate.protocol.native import is_native, read_call
 from sluicegate.protocol.parse_request import parse_in_steps, parse_strict, read_message
 from sluicegate.protocol.server_connection import Asked
-from sluicegate.protocol.versions import MODERN_VERSIONS, SESSION_VERSIONS, SUPPORTED_VERSIONS
-from sluicegate.runtime.identity import Identify, Identity, IncomingRequest, Refusal, RequestHeaders
+from sluicegate.protocol.versions import MODERN_VERSIONS, SUPPORTED_VERSIONS
+from sluicegate.runtime.identity import Identify, Identity, IncomingRequest, Refusal
 from sluicegate.runtime.quota import Exceeded, Lease, Quota
 from sluicegate.runtime.task_scope import OneByOne, TaskScope
 
@@ -75,31 +74,6 @@ NETWORK: Final = Caller("network")
 """All clients on other machines, as long as nothing authenticates them."""
 
 _OWN_PATHS: Final = ("/sse", "/messages", "/native", "/healthz", "/readyz")
-
-
-class HeadFacts(msgspec.Struct, frozen=True):
-    """What follows from the headers of a request alone."""
-
-    refusal: Refusal | None
-    """Why the request is refused, whatever it asks."""
-    post_refusal: Refusal | None
-    """Why its body is not read, if it is a POST."""
-    takes: Accepted
-    names_modern: bool
-    names_session: bool
-    """Whether they name a session or a revision, as native requests do not."""
-    claims: Claims
-    """What they claim about a message of 2026-07-28."""
-
-
-def _look_at(hosts: HostPolicy, headers: RequestHeaders) -> HeadFacts:
-    takes = accepted(headers)
-    refusal = check_body(headers)
-    if refusal is None and not (takes.json or takes.events):
-        refusal = NOT_ACCEPTABLE
-    names_modern = any(version not in SESSION_VERSIONS for version in headers.get_all(VERSION))
-    names_session = headers.get(SESSION_HEADER) is not None or headers.get(VERSION) is not None
-    return HeadFacts(hosts.check(headers), refusal, takes, names_modern, names_session, Claims(headers.get_all))
 
 
 def caller_by_address(request: IncomingRequest) -> Caller:
@@ -154,8 +128,7 @@ class HttpEndpoint:
         self._host_policy = hosts or HostPolicy()
         self._is_able = is_able
         self._not_found = not_found
-        # A client sends few different heads, and `http1` gives the same object for the same bytes.
-        self._look_at = lru_cache(maxsize=512)(partial(_look_at, self._host_policy))
+        self._heads = HeadFactsCache(self._host_policy)
         self._path = path
         self._identify = identify
         self._tasks = TaskScope()
@@ -223,10 +196,17 @@ class HttpEndpoint:
 
     def __call__(self, request: HttpRequest) -> None:
         """Answer a request, now or later."""
-        seen = self._look_at(request.headers)
+        seen = self._heads.known.get(request.headers) or self._heads.look_at(request.headers)
         if seen.refusal is not None:
             refuse(request, seen.refusal)
             return
+        if seen.page is not None and request.path != "/native":  # Browsers let pages read any WebSocket.
+            from sluicegate.downstream.cors import for_page  # Imported late: few need it.
+
+            readable = for_page(request, seen.page)
+            if readable is None:
+                return
+            request = readable
         place = request.method, request.path
         if place in self._probes:
             self._probes[place](request)
@@ -328,10 +308,10 @@ class HttpEndpoint:
     def _take(self, request: HttpRequest, value: object, seen: HeadFacts, caller: Caller) -> None:
         if seen.names_modern or _says_it_is_modern(value):
             self._post_modern(request, value, seen, caller)
-        elif not seen.names_session and is_native(value):
+        elif seen.session is None and seen.version is None and is_native(value):
             self._post_native(request, value, seen.takes, caller)
         else:
-            self._sessions.post(request, value, seen.takes, caller)
+            self._sessions.post(request, value, seen, caller)
 
     def _post_modern(self, request: HttpRequest, value: object, seen: HeadFacts, caller: Caller) -> None:
         if isinstance(value, list):
@@ -427,7 +407,7 @@ class HttpEndpoint:
         """Answer a client on a WebSocket of an ASGI server, which has asked to connect."""
         from sluicegate.downstream.native.asgi_socket import AsgiSocket, refuse_socket
 
-        identity = self._look_at(request.headers).refusal
+        identity = self._heads.look_at(request.headers).refusal
         if identity is None:
             identity = self._identify(request)
             if not isinstance(identity, Caller | Refusal):
@@ -459,18 +439,18 @@ class HttpEndpoint:
             refuse(request, _POST_ONLY)
         elif self._stopping:
             refuse(request, STOPPING)
-        elif request.headers.get(SESSION_HEADER) is None:
-            refuse(request, _NO_SESSION if request.headers.get(VERSION) is None else MISSING)
+        elif seen.session is None:
+            refuse(request, _NO_SESSION if seen.version is None else MISSING)
         elif not seen.takes.events:
             refuse(request, NOT_ACCEPTABLE)
         else:
-            self._sessions.get(request, caller)
+            self._sessions.get(request, seen, caller)
 
     def _delete(self, request: HttpRequest, seen: HeadFacts, caller: Caller) -> None:
-        if seen.names_modern or request.headers.get(SESSION_HEADER) is None:
+        if seen.names_modern or seen.session is None:
             refuse(request, _POST_ONLY)
         else:
-            self._sessions.delete(request, caller)
+            self._sessions.delete(request, seen, caller)
 
     def _open_channel(self, request: HttpRequest, seen: HeadFacts, caller: Caller) -> None:
         if self._stopping:

@@ -10,6 +10,8 @@ from typing import Final
 import msgspec
 
 from sluicegate.errors import OVERLOADED, RATE_LIMITED, SHUTTING_DOWN
+from sluicegate.protocol.headers import VERSION, Claims
+from sluicegate.protocol.versions import SESSION_VERSIONS
 from sluicegate.runtime.identity import LATER, Refusal, RequestHeaders
 from sluicegate.runtime.quota import Exceeded
 
@@ -48,6 +50,11 @@ class HostPolicy(msgspec.Struct, frozen=True):
             return Refusal(403, "bad_origin", "Web pages of that Origin may not use this server.")
         return None
 
+    def page(self, headers: RequestHeaders) -> str | None:
+        """The origin of the web page that sent a request, if it is one of `origins`."""
+        origin = headers.get("origin")
+        return origin if origin is not None and origin.lower() in self.origins else None
+
     def _may_speak(self, origin: str, host: str) -> bool:
         return origin in self.origins or origin in (f"http://{host}", f"https://{host}")
 
@@ -60,6 +67,9 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     streams_of_one: int = 50
     sessions: int = 10_000
     sessions_of_one: int = 100
+    sessions_idle: int = 1000
+    """Sessions of the local user that are kept while no request uses them. Many clients never end theirs, and the limit
+    of one caller does not hold for the local user, who stands for all clients that are not authenticated."""
     session_idle: float = 30 * 60.0
     """Seconds after which an unused session ends."""
     session_lifetime: float = 24 * 3600.0
@@ -108,6 +118,63 @@ def _takes(wanted: Mapping[str, bool], kind: str) -> bool:
     """Whether a media type is accepted: its own entry counts before wildcards."""
     family = kind.split("/")[0] + "/*"
     return next((wanted[said] for said in (kind, family, "*/*") if said in wanted), False)
+
+
+SESSION_HEADER: Final = "Mcp-Session-Id"
+
+
+class HeadFacts(msgspec.Struct, frozen=True):
+    """What follows from the headers of a request alone."""
+
+    refusal: Refusal | None
+    """Why the request is refused, whatever it asks."""
+    post_refusal: Refusal | None
+    """Why its body is not read, if it is a POST."""
+    page: str | None
+    """The allowed origin that they name: the browser needs it in the answer."""
+    takes: Accepted
+    session: str | None
+    """The session that they name. Repeated headers are joined by commas, and no session or revision has a comma."""
+    version: str | None
+    """The revision that they name."""
+    names_modern: bool
+    claims: Claims
+    """What they claim about a message of 2026-07-28."""
+
+
+MAX_KNOWN: Final = 512
+MAX_KNOWN_LENGTH: Final = 2048
+
+
+class HeadFactsCache:
+    """Facts about heads: a client sends few different ones, and `http1` gives the same object for the same bytes.
+
+    Long heads are not cached: 512 of them would take 16 MiB.
+    """
+
+    def __init__(self, hosts: HostPolicy) -> None:
+        self.known: dict[RequestHeaders, HeadFacts] = {}
+        """Public, so that requests save a call."""
+        self._hosts = hosts
+
+    def look_at(self, headers: RequestHeaders) -> HeadFacts:
+        """The facts about a head, cached or not."""
+        facts = self.known.get(headers) or self._facts(headers)
+        if sum(len(name) + len(value) for name, value in headers) <= MAX_KNOWN_LENGTH:
+            if len(self.known) >= MAX_KNOWN:
+                self.known.clear()  # Simpler than LRU; the few in use are back at once.
+            self.known[headers] = facts
+        return facts
+
+    def _facts(self, headers: RequestHeaders) -> HeadFacts:
+        takes = accepted(headers)
+        refusal = check_body(headers)
+        if refusal is None and not (takes.json or takes.events):
+            refusal = NOT_ACCEPTABLE
+        names_modern = any(version not in SESSION_VERSIONS for version in headers.get_all(VERSION))
+        session, version = headers.get(SESSION_HEADER), headers.get(VERSION)
+        check, page = self._hosts.check(headers), self._hosts.page(headers)
+        return HeadFacts(check, refusal, page, takes, session, version, names_modern, Claims(headers.get_all))
 
 
 NOT_ACCEPTABLE: Final = Refusal(406, "not_acceptable", f"Accept {JSON} and {EVENT_STREAM}.")

@@ -7,10 +7,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from sluicegate.downstream.http_guard import STOPPING, Accepted, too_many
+from sluicegate.downstream.http_guard import SESSION_HEADER, STOPPING, Accepted, too_many
 from sluicegate.downstream.http_post import Post, id_of_request
 from sluicegate.downstream.http_response import JSON_FIELDS, HttpRequest, KeepAlive, refuse
-from sluicegate.downstream.resumable_stream import SESSION_HEADER, ReplayBuffer, ReplayMemory, ResumableStream
+from sluicegate.downstream.resumable_stream import ReplayBuffer, ReplayMemory, ResumableStream
 from sluicegate.downstream.session_client import Replies, SessionSide, all_lists, hold_subscription
 from sluicegate.errors import STOPPED, ErrorObject, SluicegateError
 from sluicegate.exchange import Caller, Exchange, Nobody

@@ -2,23 +2,23 @@
 
 import asyncio
 from collections import OrderedDict
-from functools import lru_cache, partial
+from functools import partial
 from itertools import takewhile
 from typing import Final
 
-from sluicegate.downstream.http_guard import Accepted, HttpLimits, too_many
+from sluicegate.downstream.http_guard import SESSION_HEADER, Accepted, HeadFacts, HttpLimits, too_many
 from sluicegate.downstream.http_post import refuse_message
 from sluicegate.downstream.http_response import HttpRequest, KeepAlive, refuse
 from sluicegate.downstream.http_session import UNKNOWN_SESSION, HttpSession, SessionListChanges, SharedBySessions
-from sluicegate.downstream.resumable_stream import SESSION_HEADER, ReplayMemory
+from sluicegate.downstream.resumable_stream import ReplayMemory
 from sluicegate.downstream.session_client import Replies
 from sluicegate.exchange import Caller, Handler
 from sluicegate.protocol.headers import VERSION
 from sluicegate.protocol.message import as_object
 from sluicegate.protocol.session_era import MAX_PROFILE
 from sluicegate.protocol.versions import SESSION_VERSIONS
-from sluicegate.runtime.identity import Refusal, RequestHeaders
-from sluicegate.runtime.quota import Exceeded, Lease, Quota
+from sluicegate.runtime.identity import Refusal
+from sluicegate.runtime.quota import LOCAL_USER, Exceeded, Lease, Quota
 from sluicegate.runtime.task_scope import TaskScope
 
 RETRY_MS: Final = 1000
@@ -64,40 +64,36 @@ class Sessions:
         )
         self._sessions: dict[str, HttpSession] = {}
         self._size = 0
-        # A client sends few different heads, and `http1` gives the same object for the same bytes.
-        self._named = lru_cache(maxsize=128)(_named)
 
-    def post(self, request: HttpRequest, value: object, takes: Accepted, caller: Caller) -> None:
+    def post(self, request: HttpRequest, value: object, seen: HeadFacts, caller: Caller) -> None:
         """Take a parsed session-era message: `initialize` opens a session, all others need theirs."""
-        name, version = self._named(request.headers)
-        session = self._of(name, caller)
+        session = self._of(seen.session, caller)
         if session is None:
             if _is_opening(value):
-                self._open(request, value, takes, caller)
+                self._open(request, value, seen.takes, caller)
             else:
-                refuse_message(request, value, MISSING if name is None else UNKNOWN_SESSION)
-        elif not _is_supported(version) and not _is_opening(value):
+                refuse_message(request, value, MISSING if seen.session is None else UNKNOWN_SESSION)
+        elif not _is_supported(seen.version) and not _is_opening(value):
             refuse_message(request, value, _BAD_VERSION)
         else:
-            session.post(request, value, takes)
+            session.post(request, value, seen.takes)
 
-    def get(self, request: HttpRequest, caller: Caller) -> None:
+    def get(self, request: HttpRequest, seen: HeadFacts, caller: Caller) -> None:
         """Let a GET carry a session's events."""
-        session = self._find(request, caller)
+        session = self._find(request, seen, caller)
         if session is not None:
             session.listen_on(request, request.headers.get("last-event-id"))
 
-    def delete(self, request: HttpRequest, caller: Caller) -> None:
-        session = self._find(request, caller)
+    def delete(self, request: HttpRequest, seen: HeadFacts, caller: Caller) -> None:
+        session = self._find(request, seen, caller)
         if session is not None:
             self._end(session)
             request.respond(204)
 
-    def _find(self, request: HttpRequest, caller: Caller) -> HttpSession | None:
+    def _find(self, request: HttpRequest, seen: HeadFacts, caller: Caller) -> HttpSession | None:
         """The session that a request names; None if the request was refused."""
-        name, version = self._named(request.headers)
-        session = self._of(name, caller)
-        if session is not None and _is_supported(version):
+        session = self._of(seen.session, caller)
+        if session is not None and _is_supported(seen.version):
             return session
         refuse(request, UNKNOWN_SESSION if session is None else _BAD_VERSION)
         return None
@@ -146,6 +142,8 @@ class Sessions:
         while self._size + size > self._limits.session_bytes:
             if not self._end_oldest(None):
                 return Exceeded.TOTAL
+        if caller.id == LOCAL_USER and len(self._idle) >= self._limits.sessions_idle:
+            self._end_oldest(caller)
         lease = self._quota.lease(caller)
         if isinstance(lease, Exceeded) and self._end_oldest(caller if lease is Exceeded.PER_CALLER else None):
             lease = self._quota.lease(caller)
@@ -182,6 +180,9 @@ class IdleSessions:
         # Not a plain dict, which would pass over all entries that were removed before the first one left.
         self._order: OrderedDict[HttpSession, None] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._order)
+
     def add(self, session: HttpSession) -> None:
         self._order[session] = None
         self._order.move_to_end(session)
@@ -217,9 +218,3 @@ def _is_supported(version: str | None) -> bool:
     # Not only the negotiated one: the specification wants 400 for revisions that are invalid or not supported, and
     # clients exist that always send the same one. The session keeps the revision that was negotiated.
     return version is None or version in SESSION_VERSIONS
-
-
-def _named(headers: RequestHeaders) -> tuple[str | None, str | None]:
-    """The session and the revision that a request names, if it does."""
-    # Repeated headers are joined by commas, and no session or revision has a comma.
-    return headers.get(SESSION_HEADER), headers.get(VERSION)

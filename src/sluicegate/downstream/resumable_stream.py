@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from sluicegate.downstream.http_guard import SESSION_HEADER
 from sluicegate.downstream.http_response import EVENT_FIELDS, HttpRequest
 from sluicegate.protocol.sse import encode_comment, encode_event
 from sluicegate.runtime.identity import Fields
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from sluicegate.downstream.http_session import HttpSession
 
 log = logging.getLogger("sluicegate")
-
-SESSION_HEADER: Final = "Mcp-Session-Id"
 
 
 class ResumableStream:

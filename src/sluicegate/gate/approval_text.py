@@ -137,6 +137,7 @@ def _facts(question: Approval) -> Iterator[tuple[str, str]]:
         (question.kind, question.name),
         ("caller", question.caller),
         ("client", question.client),
+        ("repeated", f"{question.repeated}; a yes allows all of these calls" if question.repeated else ""),
         ("note", note),
         ("rule", question.rule or "no rule names it; the default is to ask"),
         ("why", question.why),
@@ -332,9 +333,14 @@ def bind(exchange: Exchange, target: Target, rules: str) -> str:
     rounds = _rounds(exchange)
     params = {name: value for name, value in exchange.params.items() if name not in rounds}
     params["_meta"] = _own_meta(exchange)
-    parts = (exchange.caller.id, exchange.method, target.server, target.kind, target.name, target.definition, rules)
-    data = msgspec.json.encode((*parts, params), order="deterministic")
+    what = (target.server, target.kind, target.name, target.definition, target.origin)
+    parts = (exchange.caller.id, exchange.method, *what, _repeated(exchange), rules, params)
+    data = msgspec.json.encode(parts, order="deterministic")
     return hashlib.blake2b(data, key=process_key(), digest_size=32, person=b"approval").hexdigest()
+
+
+def _repeated(exchange: Exchange) -> str:
+    return "" if exchange.repetition is None else exchange.repetition.about
 
 
 def _rounds(exchange: Exchange) -> Collection[str]:
@@ -379,6 +385,8 @@ def question_of(exchange: Exchange, target: Target, verdict: Verdict, binding: s
         kind=target.kind,
         name=target.name,
         definition=target.definition,
+        origin=target.origin,
+        repeated=_repeated(exchange),
         arguments=arguments.decode(),
         others=others.decode(),
         rule=verdict.rule,

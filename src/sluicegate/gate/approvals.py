@@ -165,7 +165,7 @@ class ApprovalStep:
             if coverage is not None:
                 if isinstance(coverage, Grant):
                     await self._record(exchange, granted_row(exchange, target, coverage))
-                elif coverage == "approved":
+                elif coverage == "repeated":
                     await self._record(exchange, covered_row(exchange, target))
                 return await self._run(exchange, binding, proceed)
             if not _may_be_held(exchange):
@@ -226,9 +226,10 @@ class ApprovalStep:
             return exchange.answer
         if exchange.is_continued and self._continues(binding):
             return "continued"
-        if exchange.approved:
-            return "approved"
-        place = (target.server, target.kind, target.name, target.definition)
+        repetition = exchange.repetition
+        if repetition is not None and repetition.approved == binding and time.monotonic() < repetition.ends:
+            return "repeated"
+        place = (target.server, target.kind, target.name, target.definition, target.origin)
         return await self._decisions.find_grant(exchange.caller.id, *place)
 
     def _question_for_program(self, exchange: Exchange, target: Target, verdict: Verdict, binding: str) -> Approval:
@@ -259,6 +260,8 @@ class ApprovalStep:
             await self._decisions.add_grant(question, answer)
         if refusal is not None:
             return await _refusal(exchange, refusal)
+        if exchange.repetition is not None:  # Bound again: a person may have changed the arguments.
+            exchange.repetition.approved = bind(exchange, target, self._rules_version())
         return await self._run(exchange, question.binding, proceed)
 
     async def _record(self, exchange: Exchange, row: Row) -> None:

@@ -193,8 +193,9 @@ def granted_row(exchange: Exchange, target: Target, grant: Grant) -> Row:
 
 
 def covered_row(exchange: Exchange, target: Target) -> Row:
-    """A call that belongs to another one, for which a person was asked."""
-    return _approval_row(exchange, target, "granted", {"by": exchange.approved})
+    """A call of a poll, for which a person was asked when it began."""
+    name = exchange.repetition.name if exchange.repetition is not None else ""
+    return _approval_row(exchange, target, "granted", {"by": name})
 
 
 def _approval_row(exchange: Exchange, target: Target, verdict: str, body: Params) -> Row:

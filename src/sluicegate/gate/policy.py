@@ -45,7 +45,7 @@ _STRICTNESS: Final[Mapping[Action, int]] = {"allow": 0, "ask": 1, "deny": 2}
 K = TypeVar("K")
 V = TypeVar("V")
 _NOT_NAMED: Final = "No rule names it."
-_CAREFUL: Final = Verdict("ask", why="No rule names it, and it can do anything on this machine.", needs_client=True)
+_CAREFUL: Final = "No rule names it, and it can do anything on this machine."
 
 
 class ArgumentCondition(msgspec.Struct, frozen=True):
@@ -115,6 +115,15 @@ class CompiledRule(msgspec.Struct, frozen=True):
         return all(condition.holds(target, arguments, allows=allows) for condition in self.conditions)
 
 
+class Careful(msgspec.Struct, frozen=True):
+    """Tools of a server that a rule for all servers does not allow, because they can do anything on this machine."""
+
+    tools: str = ""
+    """The end of their names; empty for all tools."""
+    needs_client: bool = False
+    """Whether a call is refused if its own client cannot be asked."""
+
+
 class Applicable(msgspec.Struct, frozen=True):
     """The rules that can decide about calls of one target by one caller."""
 
@@ -130,24 +139,30 @@ class Rules:
     def __init__(
         self,
         config: PolicyConfig | None = None,
-        careful: Collection[str] = (),
+        careful: Mapping[str, Careful] | None = None,
         names: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         """Raises BadGlob if a rule cannot be read; the configuration has been checked.
 
-        Calls of `careful` servers, given by their keys, are allowed only by rules that name the server.
+        Calls of `careful` tools, given by the keys of their servers, are allowed only by rules that name the server.
         `names` are all names of servers by their keys: rules may use any of them, such as `my_server` for `my-server`.
         """
         self.config = config or PolicyConfig()
-        self.careful = frozenset(careful)
+        self.careful = dict(careful or {})
         self.names = {key: tuple(sorted({key, *others})) for key, others in (names or {}).items()}
         others = ("=".join(each) for each in self.names.values() if len(each) > 1)
         self.version = "+".join([self.config.version, *sorted(self.careful), *sorted(others)])
         """A digest of the rules; equal rules have the same one."""
         self.rules = tuple(_compiled(rule, self.names) for rule in self.config.rules)
         action = self.config.default
-        self.default = Verdict(action, why="" if action == "allow" else _NOT_NAMED)
-        self.can_hide = action == "deny" or any(rule.verdict.action == "deny" for rule in self.rules)
+        self.default = Verdict(action, self.config.file, "" if action == "allow" else _NOT_NAMED)
+        self.floors = tuple(Rules(each, names=names) for each in self.config.floors)
+        """The rules of single files of the user: the strictest verdict counts."""
+        self.can_hide = (
+            action == "deny"
+            or any(rule.verdict.action == "deny" for rule in self.rules)
+            or any(floor.can_hide for floor in self.floors)
+        )
         """Whether anything may be denied outright."""
         self._by_server: dict[str, tuple[CompiledRule, ...]] = {}
         self._has_callers = any(rule.callers or rule.groups for rule in self.rules)
@@ -191,10 +206,13 @@ class Rules:
 
     def default_for(self, target: Target) -> Verdict:
         """What holds if no rule matches."""
-        return _CAREFUL if self._is_careful(target) and self.default.action != "deny" else self.default
+        if self.default.action == "deny" or not self._is_careful(target):
+            return self.default
+        return Verdict("ask", why=_CAREFUL, needs_client=self.careful[target.server].needs_client)
 
     def _is_careful(self, target: Target) -> bool:
-        return target.kind == "tool" and target.server in self.careful
+        careful = self.careful.get(target.server)
+        return careful is not None and target.kind == "tool" and target.name.endswith(careful.tools)
 
     def forms_of(self, target: Target) -> tuple[str, ...]:
         """The spellings of its name that globs are compared with; none if it is a suspicious URI."""
@@ -213,22 +231,35 @@ class Rules:
 def judge(rules: Rules, caller: Caller, target: Target, arguments: Mapping[str, object]) -> Verdict:
     """What the rules say about a call: the verdict of the first rule that matches, else the default."""
     found = rules.applicable(caller, target)
+    verdict = found.otherwise
     for rule in found.conditional:
         if rule.holds(target, arguments):
-            return rule.verdict
-    return found.otherwise
+            verdict = rule.verdict
+            break
+    for floor in rules.floors:
+        verdict = _stricter(verdict, judge(floor, caller, target, arguments))
+    return verdict
 
 
 def is_hidden(rules: Rules, caller: Caller, target: Target) -> bool:
     """Whether it is denied whatever the arguments: absent from lists, and unknown when called (T33)."""
     found = rules.applicable(caller, target)
-    return found.otherwise.action == "deny" and all(rule.verdict.action == "deny" for rule in found.conditional)
+    if found.otherwise.action == "deny" and all(rule.verdict.action == "deny" for rule in found.conditional):
+        return True
+    return any(is_hidden(floor, caller, target) for floor in rules.floors)
 
 
 def possible_verdicts(rules: Rules, caller: Caller, target: Target) -> list[Verdict]:
     """All verdicts that calls of the target can get, depending on their arguments."""
     found = rules.applicable(caller, target)
-    return [*(rule.verdict for rule in found.conditional), found.otherwise]
+    possible = [*(rule.verdict for rule in found.conditional), found.otherwise]
+    for floor in rules.floors:
+        possible = [_stricter(each, own) for own in possible_verdicts(floor, caller, target) for each in possible]
+    return possible
+
+
+def _stricter(verdict: Verdict, other: Verdict) -> Verdict:
+    return other if _STRICTNESS[other.action] > _STRICTNESS[verdict.action] else verdict
 
 
 def mismatch(rules: Rules, rule: CompiledRule, caller: Caller, target: Target, arguments: Mapping[str, object]) -> str:
@@ -295,7 +326,7 @@ def verdict_of(rules: Rules, exchange: Exchange, caller: Caller) -> Verdict:
         verdict = judge(rules, caller, target, cast(Mapping[str, object], arguments) if is_object else {})
         if exchange.is_extension and target.kind != "method":
             of_method = judge(rules, caller, Target(target.server, "method", method), {})
-            return max(verdict, of_method, key=lambda each: _STRICTNESS[each.action])
+            return _stricter(verdict, of_method)
         return verdict
     if target is None and method in UNJUDGED:
         return Verdict("allow")

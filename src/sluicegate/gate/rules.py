@@ -82,26 +82,56 @@ class PolicyConfig(msgspec.Struct, frozen=True):
     default: Action = "allow"
     has_default: bool = False
     """Whether a file says what the default is."""
+    floors: "tuple[PolicyConfig, ...]" = ()
+    """Policies of single files of the user. Each holds besides the rules above: the strictest verdict counts."""
+    file: str = ""
+    """The file of such a single policy."""
 
     @property
     def can_ask(self) -> bool:
         """Whether a person may have to be asked."""
-        return self.default == "ask" or any(rule.written.action == "ask" for rule in self.rules)
+        if self.default == "ask" or any(rule.written.action == "ask" for rule in self.rules):
+            return True
+        return any(floor.can_ask for floor in self.floors)
 
     @property
     def version(self) -> str:
         """A digest of what the rules say, wherever they are written."""
-        said = msgspec.json.encode((self.default, [rule.written for rule in self.rules]), order="deterministic")
+        said = msgspec.json.encode(
+            (self.default, [rule.written for rule in self.rules], *(floor.version for floor in self.floors)),
+            order="deterministic",
+        )
         return hashlib.blake2b(said, digest_size=16).hexdigest()
 
 
-def policy_of(rules: Sequence[Rule], defaults: Iterable[Action]) -> PolicyConfig:
-    """The policy of several files. The strictest of their defaults holds: a project must not loosen the user's."""
-    written = set(defaults)
-    for each in STRICTEST:
-        if each in written:
-            return PolicyConfig(tuple(rules), each, has_default=True)
-    return PolicyConfig(tuple(rules), "ask" if rules else "allow")
+class RulesFile(msgspec.Struct, frozen=True):
+    """The rules of one file."""
+
+    rules: tuple[Rule, ...] = ()
+    default: Action | None = None
+    is_users: bool = False
+    """Whether it is the user's own file, not that of a project."""
+    file: str = ""
+
+
+def policy_of(files: Sequence[RulesFile]) -> PolicyConfig:
+    """The policy of several files, those of the user first: a project must not loosen what the user's say (T36).
+
+    The strictest of their defaults holds. What two files of the user say differently is as strict as the stricter one.
+    Where the user's file has a default, the rules of a project can only be stricter than it.
+    """
+    rules = tuple(rule for file in files for rule in file.rules)
+    written = {file.default for file in files}
+    users = [file for file in files if file.is_users]
+    floors = tuple(
+        PolicyConfig(file.rules, file.default or "allow", file=file.file)
+        for file in users
+        if len(files) > 1 and (file.default in ("deny", "ask") or (file.rules and len(users) > 1))
+    )
+    for default in STRICTEST:
+        if default in written:
+            return PolicyConfig(rules, default, has_default=True, floors=floors)
+    return PolicyConfig(rules, "ask" if rules else "allow", floors=floors)
 
 
 class Subject(msgspec.Struct, frozen=True):

@@ -14,16 +14,17 @@ from sluicegate.config.diff import changes as changes_between
 from sluicegate.config.model import OURSELVES, GatewayConfig, Installed, ProfileConfig, PythonFile, ServerConfig
 from sluicegate.config.paths import activations_folder
 from sluicegate.config.resource_tools import with_resource_tools
-from sluicegate.errors import ConfigError
+from sluicegate.errors import ConfigError, Refused
 from sluicegate.exchange import Exchange, Handler, Step, Upstream, chain
 from sluicegate.gate.admission import Admission, Startup
 from sluicegate.gateway.governance import Stores, adjust, governance_of, stores_in_memory
 from sluicegate.gateway.server_logs import LogLine, ServerLogs
-from sluicegate.gateway.status import ServerStatus, status_of, unmounted_status
+from sluicegate.gateway.status import HeldItem, ServerStatus, status_of, unmounted_status
 from sluicegate.gateway.upstreams import check_prefixes, mount_settings, upstream_of
 from sluicegate.hub.catalog import Offer, Patterns, Subset
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount
+from sluicegate.hub.router import Router
 from sluicegate.protocol.message import Reply
 from sluicegate.protocol.types import HEALTH
 from sluicegate.runtime.clients import Clients
@@ -31,6 +32,7 @@ from sluicegate.store.base import Change
 from sluicegate.upstream.spawn import Launched
 
 if TYPE_CHECKING:
+    from sluicegate.gateway.caller_access import CallerAccess
     from sluicegate.gateway.loading import FoundActivation, Services
 
 log = logging.getLogger("sluicegate")
@@ -144,11 +146,6 @@ class Gateway:
         # Clients and gateway often share a file, so it may have an entry for this gateway, which is not a server of it.
         return [server.name for server in self.config.servers.values() if server.disabled != OURSELVES]
 
-    @property
-    def left_out(self) -> list[str]:
-        """The entries of the configuration that are this gateway itself."""
-        return [server.name for server in self.config.servers.values() if server.disabled == OURSELVES]
-
     def status(self) -> list[ServerStatus]:
         """The status of every server, in the order of the configuration."""
         catalog = self.hub.catalog
@@ -195,11 +192,20 @@ class Gateway:
         problem = self.stores.audit.problem
         then = "calls are refused" if not self.is_able else "calls go on without it"
         audit = [f"The audit log cannot be written ({problem}); {then} until it can."] if problem else []
-        waiting = [
-            f"{entry.target.server}: {name} is not offered. {why}"
-            for (_, name), (entry, why) in self.hub.catalog.quarantined.items()
+        return [*audit, *self.hub.catalog.findings]
+
+    def clear_counts(self) -> None:
+        """Forget what servers lost between revisions and what they printed to stdout."""
+        for mount in self.hub.mounts:
+            mount.calls.losses.clear()
+            self._logs.of(mount.name).clear_printed()
+
+    def held(self) -> list[HeldItem]:
+        """What servers offer and clients do not get, because a person has not approved its definition."""
+        return [
+            HeldItem(server=entry.mount, kind=kind, name=name, why=why)
+            for (kind, name), (entry, why) in self.hub.catalog.quarantined.items()
         ]
-        return [*audit, *waiting, *self.hub.catalog.findings]
 
     def logs(self, name: str = "", *, after: int = 0) -> list[LogLine]:
         """The last lines that a server wrote, or all servers; only those after the line of this number.
@@ -304,7 +310,20 @@ class Gateway:
         from sluicegate.gateway.loading import Services
 
         folder = activations_folder(self.config.root, os.environ)
-        return Services(name, self.states, self._since, folder, self.hub, self.handler)
+        return Services(name, self.states, self._since, folder, self._access)
+
+    def _access(self, exchange: Exchange) -> "CallerAccess":
+        """What a tool of this process may use for the caller of an exchange: the view that the exchange came through.
+
+        Raises:
+            Refused: it did not come through this gateway.
+        """
+        from sluicegate.gateway.caller_access import CallerAccess
+
+        router = exchange.router
+        if not isinstance(router, Router):
+            raise Refused("This acts for its caller, who is not known; nothing was run.")
+        return CallerAccess(exchange.caller, router, chain(self._steps, router, self.governance.note_reject))
 
     def _status(self, server: ServerConfig, offered: Mapping[str, Mapping[str, int]]) -> ServerStatus:
         mount, broken = self.hub.find(server.name), self._broken.get(server.name, "")

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import Final
 
 from sluicegate.config.model import GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.config.paths import audit_folder, last_checkpoint_file, state_file
@@ -13,7 +14,7 @@ from sluicegate.gate.approvals import ApprovalSettings
 from sluicegate.gate.governance import Governance, MakePermission
 from sluicegate.gate.limits import Ceilings, RateLimits, parse_rate
 from sluicegate.gate.pins import Mode
-from sluicegate.gate.policy import Rules
+from sluicegate.gate.policy import Careful, Rules
 from sluicegate.runtime.task_scope import TaskScope, forever
 from sluicegate.store.base import Approval, AuditLog, AuditReader, Decisions
 from sluicegate.store.memory import Unrecorded
@@ -26,6 +27,14 @@ log = logging.getLogger("sluicegate")
 Notify = Callable[[Approval], Awaitable[None]]
 Page = Callable[[], AbstractAsyncContextManager[str]]
 """Serves the page for approvals, and gives its address."""
+
+_CAREFUL: Final = {
+    "bash": Careful(needs_client=True),
+    # An agent asks about each use of a tool, and works for as long as a person needs to answer.
+    "agent": Careful("permission"),
+    "claudecode": Careful("permission"),
+}
+"""The bundled activations whose tools can do anything on this machine."""
 
 
 class Stores:
@@ -189,7 +198,7 @@ def rules_of(config: GatewayConfig) -> Rules:
     bundled = {
         key: source.name for key, source in sources.items() if isinstance(source, Installed) and source.is_bundled
     }
-    careful = [key for key, name in bundled.items() if name == "bash"]
+    careful = {key: _CAREFUL[name] for key, name in bundled.items() if name in _CAREFUL}
     return Rules(config.policy, careful, names_of(config))
 
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 import msgspec
 
 from sluicegate.activations.call import Call
-from sluicegate.errors import ConfigError, ErrorObject, SluicegateError, ToolError
-from sluicegate.exchange import NOBODY, Exchange, Handler, Upstream
-from sluicegate.protocol.message import as_array, as_object, opened
+from sluicegate.errors import ConfigError, SluicegateError, ToolError
+from sluicegate.exchange import Exchange, Upstream
+from sluicegate.protocol.message import as_array, as_object
 from sluicegate.runtime.standard_streams import reserved_while_loading
 from sluicegate.server import NAMESPACE, Server, activated
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
     from sluicegate.config.model import Installed, PythonFile
+    from sluicegate.gateway.caller_access import CallerAccess
     from sluicegate.hub.hub import Hub
 
 GROUP: Final = "sluicegate.activations"
@@ -47,24 +48,21 @@ class Services(msgspec.Struct, frozen=True):
     """When the gateway was created, by the monotonic clock."""
     folder: str
     """Where an activation may keep a file."""
-    hub: "Hub"
-    """Answers requests to all servers, by the rules for their caller."""
-    handler: Callable[[], Handler]
-    """Returns the handler of the gateway's clients: the hub, behind the limits and middleware of the gateway."""
+    access: "Callable[[Exchange], CallerAccess]"
+    """Returns what the caller of a request may use. There is no other way to the servers of the gateway."""
 
     async def read_text(self, uri: str, call: Call) -> str:
         """The text of a resource of any server, read as the caller of a call.
 
         Raises:
-            ToolError: it cannot be read.
+            ToolError: it cannot be read, or the caller does not see it.
         """
         try:
-            reply = await self.hub(Exchange("resources/read", {"uri": uri}, NOBODY, caller=call.caller))
+            access = self.access(call.exchange)
+            value = await access.value(access.exchange("resources/read", {"uri": uri}))
         except SluicegateError as problem:
             raise ToolError(problem.message) from None
-        if isinstance(reply, ErrorObject):
-            raise ToolError(reply.message)
-        contents = as_array(opened(reply).get("contents")) or ()
+        contents = as_array(value.get("contents")) or ()
         return "\n".join(str((as_object(each) or {}).get("text", "(binary)")) for each in contents)
 
 
@@ -146,14 +144,9 @@ def installed(name: str, *, is_bundled: bool = False) -> FoundActivation:
     Raises:
         ConfigError: there is none, there are several, or it cannot be loaded.
     """
-    offered = _entry_points(is_bundled=is_bundled)
-    found = list(offered.select(name=name))
-    if len(found) != 1:
-        others = ", ".join(sorted(offered.names)) or "none"
-        if is_bundled:
-            raise ConfigError(f"there is no bundled activation {name!r}; there are: {others}.")
-        problem = "several packages have" if found else "no installed package has"
-        raise ConfigError(f"{problem} an activation {name!r}; there are: {others}.")
+    if (problem := why_not_offered(name, is_bundled=is_bundled)) is not None:
+        raise ConfigError(problem)
+    found = list(_entry_points(is_bundled=is_bundled).select(name=name))
     where = f"The activation {name}" if is_bundled else f"The activation {name} ({found[0].value})"
     with _explained(f"{where} could not be loaded"):
         value: object = found[0].load()
@@ -161,6 +154,19 @@ def installed(name: str, *, is_bundled: bool = False) -> FoundActivation:
     if activation is None:
         raise ConfigError(f"{where} is not a class with @sluicegate.activation, or an instance of one.")
     return activation
+
+
+def why_not_offered(name: str, *, is_bundled: bool) -> str | None:
+    """Why no installed package has an activation of this name; None if one has it. Nothing is imported."""
+    offered = _entry_points(is_bundled=is_bundled)
+    found = len(offered.select(name=name))
+    if found == 1:
+        return None
+    others = ", ".join(sorted(offered.names)) or "none"
+    if is_bundled:
+        return f"there is no bundled activation {name!r}; there are: {others}."
+    problem = "several packages have" if found else "no installed package has"
+    return f"{problem} an activation {name!r}; there are: {others}."
 
 
 def _entry_points(*, is_bundled: bool) -> "EntryPoints":

@@ -96,6 +96,7 @@ def mount_settings(server: ServerConfig, config: GatewayConfig) -> MountSettings
     return MountSettings(
         prefix=server.prefix,
         key=server.key,
+        origin=server.origin,
         tools=Patterns(own.tools, own.hide),
         concurrency=own.concurrency,
         queue=own.queue,

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from time import monotonic
+from time import monotonic, time
 from typing import Final, Protocol
 
 import msgspec
@@ -90,6 +90,8 @@ class Calls:
         self.figures = Figures()
         self.losses: Counter[str] = Counter()
         """What could not be preserved between two revisions, and how often (see docs/bridge.md)."""
+        self.lost_at = 0.0
+        """When something was lost last, in seconds since 1970."""
         self.limit = ConcurrencyLimit(name, settings.concurrency, settings.queue, settings.queue_wait)
         self.circuit = CircuitBreaker()
         self.callers: set[str] = set()
@@ -124,6 +126,7 @@ class Calls:
     def lost(self, what: str) -> None:
         """Count something that could not be passed on."""
         self.losses[what] += 1
+        self.lost_at = time()
 
     def count(self, reply: Reply) -> None:
         """Count a call as failed if its result says so; JSON-RPC errors are counted already."""
@@ -259,6 +262,8 @@ class Calls:
                 reply = sink.explained(reply)
             if type(reply) is not Result:
                 figures.errors += 1
+            now = monotonic()
+            figures.recent.append(now - began - (sink.asked_for(now) if sink.questions else 0.0))
             return reply
         except UpstreamError as problem:
             figures.errors += 1
@@ -275,7 +280,6 @@ class Calls:
             self._suspect(sink)
             raise _in_doubt(exchange, self._missed(sink)) from None
         finally:
-            figures.seconds += (now := monotonic()) - began - (sink.asked_for(now) if sink.questions else 0.0)
             limit.release()
         return await self._call_when_ready(exchange, params, check, sink)
 
@@ -311,7 +315,16 @@ class Calls:
         elif "extensions" in profile.capabilities:
             profile = _without_unknown_tasks(profile, connection)
         return send(
-            Exchange(exchange.method, params, sink, profile, exchange.caller, None, exchange.end_response_early)
+            Exchange(
+                exchange.method,
+                params,
+                sink,
+                profile,
+                exchange.caller,
+                None,
+                exchange.end_response_early,
+                router=exchange.router,
+            )
         )
 
     async def _note(self, problem: UpstreamError, connection: Connection) -> None:

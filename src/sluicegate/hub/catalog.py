@@ -145,6 +145,8 @@ class Share(msgspec.Struct, frozen=True):
     """Whether its first offer is still to come."""
     key: str = ""
     """Another name that profiles may use."""
+    origin: str = ""
+    """A digest of the server's command or URL."""
 
     def offered(self, kind: str) -> Entries:
         """What it adds to one of the four lists."""
@@ -388,7 +390,9 @@ class _Owners:
 
 
 def _is_still(entry: Entry, share: Share, offered: Offered, known: Catalog) -> bool:
-    return entry.source is offered and entry.mount == share.mount and known.prefixes.get(share.mount) == share.prefix
+    if entry.source is not offered or entry.mount != share.mount or entry.target.origin != share.origin:
+        return False
+    return known.prefixes.get(share.mount) == share.prefix
 
 
 def _begins_like(template: str, uri: str) -> bool:
@@ -405,7 +409,8 @@ def _entry(kind: str, share: Share, offered: Offered, exposed: str) -> Entry:
     if kind == "tools":
         definition.pop("execution", None)  # It announces legacy tasks, which we do not offer.
     encoded = msgspec.Raw(msgspec.json.encode(definition))
-    target = Target(share.key or share.mount, _TARGETS[kind], offered.own, offered.digest, offered.salient)
+    server, kind_of_target = share.key or share.mount, _TARGETS[kind]
+    target = Target(server, kind_of_target, offered.own, offered.digest, offered.salient, share.origin)
     is_stream = (as_object(definition.get("_meta")) or {}).get(STREAMING_KEY) is True
     return Entry(share.mount, offered.own, encoded, offered.marks, target, as_task, is_stream, offered)
 

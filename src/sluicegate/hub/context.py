@@ -58,7 +58,7 @@ class HubContext:
         Raises:
             UnknownTarget: the caller may not use it.
         """
-        target = Target(mount.settings.key or mount.name, "tool", own)
+        target = Target(mount.settings.key or mount.name, "tool", own, origin=mount.settings.origin)
         if self.hides(caller, target):
             raise UnknownTarget(f"Unknown tool: {own[:200]}")
         return target

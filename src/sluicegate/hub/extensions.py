@@ -195,7 +195,7 @@ def _offered(mount: Mount) -> Params:
 
 
 def _method_target(mount: Mount, method: str) -> Target:
-    return Target(mount.settings.key or mount.name, "method", method)
+    return Target(mount.settings.key or mount.name, "method", method, origin=mount.settings.origin)
 
 
 def _one_page(pages: Sequence[Params], away: Mapping[str, str]) -> Params:

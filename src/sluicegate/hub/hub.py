@@ -477,6 +477,7 @@ class Hub:
                 *(mount.name, mount.prefix, offer, mount.settings.tools),
                 is_awaited=mount.is_awaited and mount in self._first,
                 key=mount.settings.key,
+                origin=mount.settings.origin,
             )
             for mount in self._mounts.values()
             if (offer := mount.shown_offer(self._grace)) is not None

@@ -1,5 +1,6 @@
 """The settings of a mount, and the figures that are counted for it: plain values."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -15,12 +16,18 @@ LISTS_DEBOUNCE: Final = 0.25
 """Seconds between the notice that a list changed and fetching it: notices often come in bursts."""
 
 
+RECENT_CALLS: Final = 1000
+"""Calls whose times are kept, for percentiles."""
+
+
 class MountSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one server."""
 
     prefix: str
     key: str = ""
     """Another name that rules of profiles may use, whatever the prefix is."""
+    origin: str = ""
+    """A digest of the command or URL; see `Target.origin`."""
     tools: Patterns = Patterns()
     concurrency: int = CONCURRENCY
     queue: int = QUEUE
@@ -66,5 +73,6 @@ class Figures(msgspec.Struct):
 
     calls: int = 0
     errors: int = 0
-    seconds: float = 0.0
     restarts: int = 0
+    recent: deque[float] = msgspec.field(default_factory=lambda: deque(maxlen=RECENT_CALLS))
+    """Seconds that the last answered calls took."""

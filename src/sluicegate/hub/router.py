@@ -360,6 +360,7 @@ class Router:
 
         Every request to a server passes here, and so through the governor of the hub.
         """
+        exchange.router = self
         if route.mount.is_gateway:
             route.own = {**route.own, "_meta": with_hop(exchange.params)["_meta"]}
         context = self._context

@@ -278,7 +278,7 @@ class Views:
 
 def resource_target(mount: Mount, own: str, definition: str = "") -> Target:
     """The target of a resource by its own URI."""
-    return Target(mount.settings.key or mount.name, "resource", own, definition)
+    return Target(mount.settings.key or mount.name, "resource", own, definition, origin=mount.settings.origin)
 
 
 def _changed(before: Catalog, after: Catalog) -> set[str]:

@@ -89,8 +89,12 @@ class ToolText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
     def for_session(self) -> "ToolText":
-        """This result without the members that only 2026-07-28 has."""
-        return ToolText(content=self.content, structuredContent=self.structuredContent, isError=self.isError)
+        """This result without the members that only 2026-07-28 has.
+
+        `isError` is always there, also where it says what its absence says: there are clients that require it.
+        """
+        is_error = self.isError is True
+        return ToolText(content=self.content, structuredContent=self.structuredContent, isError=is_error)
 
     def to_raw(self) -> msgspec.Raw:
         return msgspec.Raw(_encode(self))

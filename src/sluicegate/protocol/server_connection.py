@@ -10,6 +10,7 @@ from typing import Final, cast
 import msgspec
 
 from sluicegate.errors import (
+    INVALID_PARAMS,
     INVALID_REQUEST,
     OVERLOADED,
     UNREAD,
@@ -43,7 +44,7 @@ from sluicegate.protocol.parse_request import (
     recover_id,
     recover_request_id,
 )
-from sluicegate.protocol.session_era import ServerSession, Stage
+from sluicegate.protocol.session_era import ServerSession, Stage, not_initialized
 
 MAX_IN_PROGRESS: Final = 1000
 """Requests of one peer at once."""
@@ -140,6 +141,9 @@ class _Batch:
         self.open -= 1
         # A batch of notifications, or one whose requests were all cancelled, gets no answer.
         return b"[%b]" % b",".join(self._responses) if self.open == 0 and self._responses else None
+
+
+_BEFORE_SESSION: Final = ("initialize", "ping")
 
 
 class ServerConversation:
@@ -253,7 +257,15 @@ class ServerConversation:
         except RemoteProtocolError as error:
             # A notification is never answered, not even one with invalid params.
             if not (is_notification(value, self._limits) or self._is_broken_reply(answered_id(value), error, events)):
+                if error.code == INVALID_PARAMS and self._too_early(value):
+                    error = not_initialized(error.request_id)
                 self._refuse(error, batch, events)
+
+    def _too_early(self, value: object) -> bool:
+        """Whether a request before `initialize` has params that are no object, which only matter after it."""
+        message = as_object(value) or {}
+        is_object = isinstance(message.get("params", {}), dict)
+        return self.session.stage is Stage.CREATED and not is_object and message.get("method") not in _BEFORE_SESSION
 
     def _was_asked(self, request_id: RequestId) -> bool:
         """Whether this is the id of an open question of ours, which is then closed."""

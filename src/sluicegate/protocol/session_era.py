@@ -16,7 +16,7 @@ from sluicegate.errors import (
     RemoteProtocolError,
     UpstreamProtocolError,
 )
-from sluicegate.protocol.message import Params, Reply, Request, Result, as_array, as_object, opened
+from sluicegate.protocol.message import Params, Reply, Request, RequestId, Result, as_array, as_object, opened
 from sluicegate.protocol.methods import LOG_LEVELS, METHODS, may_be_of_extension, requestable
 from sluicegate.protocol.modern_era import ClientProfile, Discovery, read_progress_token, without_profile
 from sluicegate.protocol.tasks import without_tasks
@@ -45,6 +45,11 @@ class Stage(Enum):
 _REQUESTABLE: Final = {
     version: frozenset(method for method in METHODS if requestable(method, version)) for version in SESSION_VERSIONS
 }
+
+
+def not_initialized(request_id: RequestId | None) -> RemoteProtocolError:
+    """The refusal of a request before `initialize`."""
+    return RemoteProtocolError("Server not initialized", code=NOT_INITIALIZED, request_id=request_id)
 
 
 class ServerSession:
@@ -131,7 +136,7 @@ class ServerSession:
             RemoteProtocolError: −32002 before `initialize`, −32601 for a method that this revision does not have.
         """
         if self.stage is Stage.CREATED:
-            raise RemoteProtocolError("Server not initialized", code=NOT_INITIALIZED, request_id=request.id)
+            raise not_initialized(request.id)
         if request.method not in _REQUESTABLE[self.version] and not may_be_of_extension(request.method):
             message = f"Method not found: {request.method[:100]}"
             raise RemoteProtocolError(message, code=METHOD_NOT_FOUND, request_id=request.id)

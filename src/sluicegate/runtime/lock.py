@@ -7,7 +7,7 @@ while they start.
 import os
 import socket
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -26,11 +26,11 @@ class AlreadyServed(ConfigError):
 
 
 @contextmanager
-def locked(path: str) -> Generator[None]:
+def locked(path: str, others: Sequence[str] = ()) -> Generator[None]:
     """Hold the lock of a socket path; take it before listening there.
 
     Checking for a listener, removing a stale socket and listening are three steps. Without the lock, two gateways that
-    start together could interleave them.
+    start together could interleave them. `others` are paths that a gateway of the same folder may use instead.
 
     Raises:
         AlreadyServed: another process holds the lock or listens there.
@@ -43,6 +43,10 @@ def locked(path: str) -> Generator[None]:
         raise AlreadyServed(path)
     try:
         check_free(path)
+        for other in others:
+            if other != path and (is_private_socket(other) or os.path.exists(f"{other}.lock")):
+                check_free(other)
+                _check_unlocked(other)
         yield
     finally:
         # Unlink before unlocking: a process that waits for this very file then sees that it was removed.
@@ -63,6 +67,18 @@ def _lock(file: str) -> int | None:
         if descriptor is None or _is_at(descriptor, file):
             return descriptor
         os.close(descriptor)  # The previous holder removed the file between open and flock.
+
+
+def _check_unlocked(path: str) -> None:
+    """Raise AlreadyServed if a process holds the lock of a path."""
+    with suppress(FileNotFoundError):
+        try:
+            descriptor = try_lock(f"{path}.lock", create=False)
+        except PermissionError:
+            return  # It belongs to another user.
+        if descriptor is None:
+            raise AlreadyServed(path)
+        os.close(descriptor)
 
 
 def try_lock(file: str, *, create: bool = True) -> int | None:
@@ -127,6 +143,15 @@ def check_free(path: str) -> None:
 def is_private(status: os.stat_result) -> bool:
     """Whether a file belongs to this user and is inaccessible to others."""
     return status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
+
+
+def is_private_folder(path: str) -> bool:
+    """Whether a path is a folder of this user that is inaccessible to others."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and is_private(status)
 
 
 def is_private_socket(path: str) -> bool:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 from sluicegate.config.model import GatewayConfig, HttpFront, Stdio
-from sluicegate.config.paths import control_socket
+from sluicegate.config.paths import control_socket, control_sockets, note_folders
 from sluicegate.errors import ConfigError, UpstreamUnavailable
 from sluicegate.runtime.lock import AlreadyServed, locked
 from sluicegate.upstream.spawn import Launched, launch
@@ -41,9 +41,12 @@ def claimed_for_commands(
     Raises:
         ConfigError: another gateway holds it, or no socket can be created there.
     """
+    note_folders(environ, new=True)
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked(control_socket(config, environ)))
+            # Gateways that an older version, or a process of another environment, started for the folder count too.
+            others = () if config.control.socket else control_sockets(config.root, environ)
+            stack.enter_context(locked(control_socket(config, environ), others))
             is_ours = True
         except ConfigError as problem:
             if otherwise is None:

@@ -51,7 +51,8 @@ class Running:
             is_stopping=lambda: self.is_stopping,
         )
         self.page: ApprovalsPage | None = None
-        self._places = places
+        self._control = control_socket(gateway.config, places.environ)
+        """Kept: the folders of the user may change, but both sockets must be in one."""
         self._say = say
         self._hold = gateway.config.limits.hold
         self._endpoints: Endpoints | None = None
@@ -103,7 +104,7 @@ class Running:
         Raises:
             ConfigError: another gateway serves this folder.
         """
-        path = control_socket(self.gateway.config, self._places.environ)
+        path = self._control
         async with (
             serve_socket(control_server(self.operations), path),
             serve_socket(self.gateway.handler(), hub_socket(path), hold=self._hold) as hub,
@@ -125,7 +126,7 @@ class Running:
         Raises:
             ConfigError: no socket can be created.
         """
-        path = client_socket(control_socket(self.gateway.config, self._places.environ))
+        path = client_socket(self._control)
         everything = self.gateway.handler()
         async with serve_socket(everything, path, hold=self._hold, greet=self._greet, changed=changed) as clients:
             self._stops.append(clients.end_subscriptions)

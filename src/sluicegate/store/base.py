@@ -196,6 +196,10 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     name: str
     definition: str = ""
+    origin: str = ""
+    """A digest of the server's command or URL."""
+    repeated: str = ""
+    """Of a poll: its interval, number and end."""
     arguments: str
     """All arguments, as JSON."""
     others: str = "{}"
@@ -246,6 +250,9 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     definition: str
     """The definition that was approved: with another one, the question is asked again."""
+    origin: str = ""
+    """A digest of the server's command or URL: with another one, the question is asked again. Grants of earlier
+    versions have none, and cover nothing."""
     since: int
     until: int | None
     """None means always."""
@@ -253,9 +260,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     way: str
 
 
-Coverage = Grant | Literal["continued", "approved"]
-"""What lets a call run without a question: a grant, that it is the retry of a call that ran, or the approval of an
-earlier request that covers it."""
+Coverage = Grant | Literal["continued", "repeated"]
+"""What lets a call run without a question: a grant, that it is the retry of a call that ran, or the yes to a poll."""
 
 
 def new_grant(approval: Approval, answer: ApprovalAnswer, now: int) -> Grant:
@@ -267,6 +273,7 @@ def new_grant(approval: Approval, answer: ApprovalAnswer, now: int) -> Grant:
         kind=approval.kind,
         name=approval.name,
         definition=approval.definition,
+        origin=approval.origin,
         since=now,
         until=now + MINUTES if answer.scope == "minutes" else None,
         by=answer.by,
@@ -362,7 +369,9 @@ class Approvals(Protocol):
 class Grants(Protocol):
     """What callers may do without a question. Raises as `Approvals` does."""
 
-    async def find_grant(self, caller: str, server: str, kind: str, name: str, definition: str) -> Grant | None:
+    async def find_grant(
+        self, caller: str, server: str, kind: str, name: str, definition: str, origin: str
+    ) -> Grant | None:
         """The grant that covers a call now."""
         ...
 

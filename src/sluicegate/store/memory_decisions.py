@@ -98,11 +98,13 @@ class MemoryDecisions:
 
     # ----------------------------------------------------------------------------------------------------- grants
 
-    async def find_grant(self, caller: str, server: str, kind: str, name: str, definition: str) -> Grant | None:
+    async def find_grant(
+        self, caller: str, server: str, kind: str, name: str, definition: str, origin: str
+    ) -> Grant | None:
         """The grant that covers a call now."""
-        now, call = self._clock(), (caller, server, kind, name, definition)
+        now, call = self._clock(), (caller, server, kind, name, definition, origin)
         for each in self._grants.values():
-            if (each.caller, each.server, each.kind, each.name, each.definition) == call:
+            if (each.caller, each.server, each.kind, each.name, each.definition, each.origin) == call:
                 if each.since <= now and not _has_ended(each, now):
                     return each
         return None

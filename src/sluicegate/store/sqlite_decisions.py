@@ -39,7 +39,7 @@ QUIET_MS: Final = 50
 """Milliseconds without further events of the file before it is looked at: one commit causes several."""
 MAX_WAIT_MS: Final = 200
 """Milliseconds after which a file that keeps changing is looked at."""
-_VERSION: Final = 2
+_VERSION: Final = 3
 
 _SCHEMA: Final = """
 CREATE TABLE approvals (
@@ -49,14 +49,15 @@ CREATE TABLE approvals (
     asked INTEGER NOT NULL, deadline INTEGER NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('pending', 'approved', 'declined', 'void')), taken INTEGER NOT NULL,
     scope TEXT, "by" TEXT NOT NULL, way TEXT, reason TEXT NOT NULL, decided INTEGER NOT NULL,
-    abandoned INTEGER NOT NULL DEFAULT 0
+    abandoned INTEGER NOT NULL DEFAULT 0, origin TEXT NOT NULL DEFAULT '', repeated TEXT NOT NULL DEFAULT ''
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX approvals_by_binding ON approvals (run, binding);
 CREATE INDEX approvals_by_caller ON approvals (run, caller) WHERE state = 'pending';
 CREATE INDEX approvals_by_deadline ON approvals (deadline);
 CREATE TABLE grants (
     id TEXT PRIMARY KEY, caller TEXT NOT NULL, server TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
-    definition TEXT NOT NULL, since INTEGER NOT NULL, until INTEGER, "by" TEXT NOT NULL, way TEXT NOT NULL
+    definition TEXT NOT NULL, since INTEGER NOT NULL, until INTEGER, "by" TEXT NOT NULL, way TEXT NOT NULL,
+    origin TEXT NOT NULL DEFAULT ''
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX grants_by_name ON grants (server, name);
 CREATE TABLE pins (
@@ -73,6 +74,15 @@ CREATE INDEX IF NOT EXISTS approvals_by_caller ON approvals (run, caller) WHERE 
 CREATE INDEX IF NOT EXISTS approvals_by_deadline ON approvals (deadline);
 """
 """Makes the tables of version 1 those of version 2."""
+_FROM_2: Final = """
+ALTER TABLE approvals ADD COLUMN origin TEXT NOT NULL DEFAULT '';
+ALTER TABLE approvals ADD COLUMN repeated TEXT NOT NULL DEFAULT '';
+ALTER TABLE grants ADD COLUMN origin TEXT NOT NULL DEFAULT '';
+"""
+"""Makes the tables of version 2 those of version 3. Grants of version 2 are shown, and cover nothing."""
+
+_UPGRADES: Final = {0: _SCHEMA, 1: _FROM_1 + _FROM_2, 2: _FROM_2}
+"""What makes the tables of each earlier version those of this one; 0 is an empty file."""
 
 # A clock that was set back makes a question or a grant invalid rather than longer.
 _IN_TIME: Final = "asked <= :now AND :now < deadline"
@@ -145,7 +155,7 @@ class SqliteDecisions:
         if self._db_version() < _VERSION:
             with self._writing() as db:
                 before = self._db_version()  # Of two processes that start together, one is first.
-                for statement in (_SCHEMA if before == 0 else _FROM_1 if before == 1 else "").split(";\n"):
+                for statement in _UPGRADES.get(before, "").split(";\n"):
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {_VERSION}")
         if self._db_version() != _VERSION:
@@ -270,13 +280,15 @@ class SqliteDecisions:
 
     # ----------------------------------------------------------------------------------------------------- grants
 
-    async def find_grant(self, caller: str, server: str, kind: str, name: str, definition: str) -> Grant | None:
+    async def find_grant(
+        self, caller: str, server: str, kind: str, name: str, definition: str, origin: str
+    ) -> Grant | None:
         """The grant that covers a call now."""
         now = self._clock()
         query = """SELECT * FROM grants WHERE server = ? AND name = ? AND kind = ? AND caller = ? AND definition = ?
-            AND since <= ? AND (until IS NULL OR ? < until)"""
+            AND origin = ? AND since <= ? AND (until IS NULL OR ? < until)"""
         with self._errors():
-            return _first(self._db.execute(query, (server, name, kind, caller, definition, now, now)), Grant)
+            return _first(self._db.execute(query, (server, name, kind, caller, definition, origin, now, now)), Grant)
 
     async def add_grant(self, question: Approval, answer: ApprovalAnswer) -> None:
         """Keep a wider yes to a question that is not in the store."""

@@ -169,12 +169,13 @@ class Permissions:
     def _request(self, exchange: Exchange, question: Approval, agent: str) -> PermissionRequest:
         name = exchange.name or question.name
         where = f" ({question.rule})" if question.rule else ""
+        repeated = f" It is a poll: {question.repeated}." if question.repeated else ""
         return PermissionRequest(
             tool=name,
             server=question.server,
             kind=question.kind,
             arguments=as_object(exchange.params.get("arguments")) or {},
-            reason=f"{question.why or 'A rule says that a person is asked.'}{where}",
+            reason=f"{question.why or 'A rule says that a person is asked.'}{where}{repeated}",
             rule=question.rule,
             annotations=as_object(self._about(name).get("annotations")) or {},
             agent=agent,
@@ -183,8 +184,8 @@ class Permissions:
         )
 
 
-def _key(question: Approval) -> tuple[str, str, str, str, str]:
-    return question.caller, question.server, question.kind, question.name, question.definition
+def _key(question: Approval) -> tuple[str, str, str, str, str, str]:
+    return question.caller, question.server, question.kind, question.name, question.definition, question.origin
 
 
 def _stopped(current: Batch | None) -> Deny | None:

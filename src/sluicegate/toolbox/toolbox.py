@@ -289,7 +289,7 @@ def _policy(written: PolicyConfig) -> PolicyConfig:
         return written
     reading = (Permission(resource="*", action="allow"), Permission(prompt="*", action="allow"))
     rules = (*written.rules, *(Rule(each, "the toolbox") for each in reading))
-    return PolicyConfig(rules, "ask", has_default=True)
+    return replace(written, rules=rules, default="ask", has_default=True)
 
 
 def _named(add: Sequence[Tools]) -> dict[str, Upstream]:

@@ -3,6 +3,7 @@
 import asyncio
 import difflib
 import re
+import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final
@@ -23,6 +24,8 @@ MAX_COMPARED: Final = 1_000
 MAX_LINE: Final = 1_000
 SLOWEST: Final = 300.0
 """Seconds between two polls of something that fails, unless the interval is longer."""
+_FINAL: Final = ("policy_denied", "approval_declined", "approval_expired")
+"""The reasons of refusals that end a poll: asking again would only repeat the question."""
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +49,8 @@ class Watched(msgspec.Struct, eq=False, kw_only=True):
     server: str
     target: str
     reason: str = ""
+    view: object = None
+    """The view that it was made through: a profile of the same caller that shows less does not have it."""
     last: str = ""
     """The text of its last update."""
 
@@ -114,11 +119,6 @@ class Watches:
         """All of a caller, the oldest first."""
         return [each for each in self._watched.values() if each.caller == caller]
 
-    def find(self, id: str, caller: str) -> Watched | None:
-        """One of a caller by its id."""
-        found = self._watched.get(id)
-        return found if found is not None and found.caller == caller else None
-
     def add(self, watched: Watched, work: Callable[[], Awaitable[None]]) -> None:
         """Keep one, and run its work until it ends. Raises ValueError if the caller has too many."""
         if len(self.of(watched.caller)) >= MAX_WATCHED:
@@ -157,17 +157,23 @@ class Watches:
         self.waiting(watched.caller).add(update)
         self._on_update(watched)
 
-    async def poll(self, watched: Watched, ask: Callable[[], Awaitable[str]], first: str, seconds: float) -> None:
-        """Ask again and again, one at a time, and report what has changed.
+    async def poll(
+        self, watched: Watched, ask: Callable[[], Awaitable[str]], first: str, seconds: float, times: int, ends: float
+    ) -> None:
+        """Ask again and again, one at a time, and report what has changed: at most so many `times`, until `ends`.
 
-        `ask` raises SluicegateError if there is no answer; then it is asked less and less often.
+        `ask` raises SluicegateError if there is no answer; then it is asked less and less often. A refusal ends it.
         """
         before, failures, pause = first, 0, seconds
-        while True:
+        for _ in range(times):
             await asyncio.sleep(pause)
+            if time.monotonic() >= ends:
+                break
             try:
                 now = await ask()
             except SluicegateError as problem:
+                if problem.reason in _FINAL:
+                    raise
                 failures += 1
                 pause = max(seconds, min(seconds * 2 ** min(failures, 16), SLOWEST))
                 if failures == 1:
@@ -177,6 +183,7 @@ class Watches:
             if now != before:
                 self.report(watched, changes(before, now))
                 before = now
+        self.report(watched, "The poll has ended, as it was asked for; poll again to go on.")
 
 
 def changes(before: str, now: str) -> str:
@@ -218,6 +225,7 @@ def _lines(text: str) -> list[str]:
     return out
 
 
-def new_watch(kind: str, caller: str, server: str, target: str, reason: str | None) -> Watched:
+def new_watch(kind: str, caller: str, view: object, server: str, target: str, reason: str | None) -> Watched:
     """One that is not running yet."""
-    return Watched(id=new_id(), caller=caller, kind=kind, server=server, target=target, reason=reason or "")
+    values = {"caller": caller, "kind": kind, "server": server, "target": target, "reason": reason or ""}
+    return Watched(id=new_id(), view=view, **values)

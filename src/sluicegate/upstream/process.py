@@ -112,6 +112,7 @@ class Child:
         self._tail = bytearray()
         self._cause: str | None = None
         self._waiting_to_write = False
+        self._input_ends = False
         self._exited = self._ended = self._stopping = self._killed = self._reaped = False
         self._settling: asyncio.Handle | None = None
         self._stop_timer: asyncio.TimerHandle | None = None
@@ -213,6 +214,17 @@ class Child:
         if self._stopping or self._stdin.closed:
             raise UpstreamClosed(f"The server {self.describe_exit()}.")
 
+    def end_input(self) -> None:
+        """Close its input after the bytes written so far, and let it go on. Only for programs that are no servers."""
+        self._input_ends = True
+        if not self._outgoing:
+            self._close_stdin()
+
+    def kill(self) -> None:
+        """Kill all its processes without letting them end by themselves. `aclose` waits for that."""
+        self._stop()
+        self._kill()
+
     def pause_reading(self) -> None:
         """Leave its output in the pipe until `resume_reading`, so that the server has to wait."""
         self._stdout.pause()
@@ -269,7 +281,7 @@ class Child:
                 self._loop.remove_writer(self._stdin)
         if len(self._outgoing) <= WRITE_HIGH:
             self._writable.set()
-        if self._stopping and not self._outgoing:
+        if (self._stopping or self._input_ends) and not self._outgoing:
             self._close_stdin()
 
     def _stdin_lost(self) -> None:

@@ -114,8 +114,11 @@ def _result_for_session(method: str, value: Params, revision: Revision) -> Param
         value = without(value, _LATER_MEMBERS_AND_META)
     else:
         value = {**without(value, _LATER_MEMBERS), "_meta": without(meta, _RESULT_MARKS)}
-    if method == "tools/call" and "structuredContent" in value:
-        value = tool_result_for_session(value, revision)
+    if method == "tools/call":
+        if "structuredContent" in value:
+            value = tool_result_for_session(value, revision)
+        if "isError" not in value and "content" in value:  # Not to a task, which has no content.
+            value = {**value, "isError": False}
     row = _LISTS.get(method)
     if row is not None:
         field, change, is_settled = row
