@@ -22,7 +22,7 @@ from tests.downstream.http_client import BOTH, HttpClient
 from tests.downstream.raw_client import Json, modern, raw_client
 from tests.test_refusals_in_audit import recorded
 
-MODERN = {"io.modelcontextprotocol/clientInfo": {"name": "agent", "version": "3"}}
+MODERN: dict[str, Any] = {"io.modelcontextprotocol/clientInfo": {"name": "agent", "version": "3"}}
 JSON = ("Content-Type", "application/json"), ("Accept", BOTH)
 CALL: Json = {"name": "demo__echo", "arguments": {"text": "x"}}
 
@@ -144,7 +144,7 @@ async def test_t3_a_call_without_an_id_is_on_record_and_does_not_run(era: str, t
                 await raw.nothing_more()
         else:
             async with over_http(gateway) as client:
-                opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {}}
+                opening: Json = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {}}
                 _, headers = await post(client, {"id": 1, "method": "initialize", "params": opening}, ADA)
                 session = ("Mcp-Session-Id", headers["mcp-session-id"])
                 mine = ("MCP-Protocol-Version", "2026-07-28") if era == "modern" else session
