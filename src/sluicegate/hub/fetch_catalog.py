@@ -25,6 +25,7 @@ from sluicegate.exchange import NOBODY, Connection, Exchange
 from sluicegate.hub.calls import is_closed
 from sluicegate.hub.catalog import (
     GATEWAY,
+    HOPS,
     KINDS,
     MAX_HOPS,
     REST,
@@ -44,6 +45,7 @@ from sluicegate.protocol.headers import Marks, marks_of
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.protocol.methods import LIST_CHANGES
 from sluicegate.protocol.modern_era import ClientProfile, Discovery
+from sluicegate.protocol.own_marks import without_own_marks
 from sluicegate.protocol.pagination import (
     MAX_ENTRIES,
     MAX_MALFORMED,
@@ -314,15 +316,16 @@ class _Fetching:
             if is_beyond_limits(data, entry):
                 faults.too_large.append(_name_in(data, each.member))
                 continue
-            if self.is_gateway and (passed := as_object(entry)) is not None:
+            if (members := as_object(entry)) is not None:
                 try:
-                    entry = with_hop(passed)
+                    entry = members = with_hop(members) if self.is_gateway else members
                 except InvalidParams:
                     faults.looping += 1
                     continue
-            if each.shape is ToolShape and (members := as_object(entry)) and members.get("inputSchema") is None:
-                entry = {**members, "inputSchema": {"type": "object"}}
-                faults.opened.append(_name_in(data, each.member))
+                entry = members = without_own_marks(members, (HOPS,) if self.is_gateway else ())
+                if each.shape is ToolShape and members.get("inputSchema") is None:
+                    entry = {**members, "inputSchema": {"type": "object"}}
+                    faults.opened.append(_name_in(data, each.member))
             try:
                 read = shaped(entry, each.shape)
             except msgspec.ValidationError as problem:
