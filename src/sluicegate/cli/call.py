@@ -218,7 +218,11 @@ async def _call(gateway: GatewayClient, name: str, arguments: Params, bar: "Bar"
         raise problems.exceptions[0] from None  # Of writing to stdout.
     except SluicegateError as problem:
         if gateway.is_running and isinstance(problem, UpstreamClosed):
-            raise Failure("the gateway stopped before the call was answered; it may have run.") from None
+            from sluicegate.gate.approval_text import ASKS  # Imported late: gateways seldom stop meanwhile.
+
+            # A question of ours is asked before the call is sent.
+            what = "nothing was run" if terminal.unanswered.startswith(ASKS) else "it may have run"
+            raise Failure(f"the gateway stopped before the call was answered; {what}.") from None
         raise Failure(why_it_failed(problem) + await _how_to_raise(gateway, name, problem.message)) from None
 
 
