@@ -12,7 +12,7 @@ PER_SECOND: Final = 10
 MAX_SOURCES: Final = 10_000
 """Sources that are counted on their own; all others count as one."""
 
-FLOODED: Final = frozenset({"reject", "auth_fail"})
+FLOODED: Final = frozenset({"reject", "auth_fail", "session"})
 """The kinds of rows that anyone can cause."""
 _SECOND: Final = 1_000_000_000
 
