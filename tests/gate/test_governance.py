@@ -248,11 +248,14 @@ async def test_t21_approved_instructions_are_shown_again_and_looking_changes_not
 
 
 async def test_t20_texts_of_resources_and_prompts_that_hide_something_are_not_listed() -> None:
+    def read(id: str) -> str:
+        return id
+
     async with stage() as here:
         server = sluicegate.Server("notes")
         for name, text in (("plain", "A note."), ("odd", "A note.\u202e")):
             server.add_resource(f"note://{name}", lambda: "text", name=name, description=text)
-            server.add_resource(f"note://{name}/{{id}}", lambda id: id, name=name, description=text)
+            server.add_resource(f"note://{name}/{{id}}", read, name=name, description=text)
             server.add_prompt(lambda: "text", name=name, description=text)
         here.hub.mount("notes", MemoryUpstream(server))
         await here.hub.settled()
