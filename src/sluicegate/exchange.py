@@ -143,6 +143,8 @@ class Exchange(msgspec.Struct):
     """What the program around this gateway says about a call for which a person is asked, or why it is not asked."""
     request_id: str = ""
     """The id of the request in the audit log; set by the audit step."""
+    max_result: int | None = None
+    """Bytes that its server may send, with all that comes before the reply; set by the step for sizes."""
     state: object = None
     """The value that the lifespan of the answering `Server` yielded."""
     accepts_events: bool = False
