@@ -31,7 +31,7 @@ def test_the_way_to_a_server_and_the_growth_of_a_resource_are_not_covered() -> N
         assert digest_of({**RESOURCE, **spoken}) != digest_of(RESOURCE)
 
 
-def test_digests_of_both_rules_are_told_apart() -> None:
+def test_each_digest_is_compared_by_its_own_rule() -> None:
     now, before = digest_of(TOOL), interface_digest(TOOL)
     assert is_same(now, TOOL) and is_same(before, TOOL) and is_same(before, {**TOOL, "icons": []})
     assert not is_same(now, {**TOOL, "icons": []})
