@@ -310,7 +310,7 @@ class Gateway:
         from sluicegate.gateway.loading import Services
 
         folder = activations_folder(self.config.root, os.environ)
-        return Services(name, self.states, self._since, folder, self._access)
+        return Services(name, self.states, self._since, folder, self._access, self.config.root)
 
     def _access(self, exchange: Exchange) -> "CallerAccess":
         """What a tool of this process may use for the caller of an exchange: the view that the exchange came through.

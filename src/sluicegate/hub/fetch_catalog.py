@@ -33,13 +33,13 @@ from sluicegate.hub.catalog import (
     Offer,
     Offered,
     OfferLimits,
-    digest_of,
     salient_argument,
     with_hop,
 )
 from sluicegate.hub.mount_settings import MountSettings
 from sluicegate.hub.subscriptions import ListChanges, listen
 from sluicegate.hub.supervise import FIRST_RETRY, MAX_RETRY, Reachability
+from sluicegate.protocol.definition_digest import digest_of
 from sluicegate.protocol.extensions import offered_by
 from sluicegate.protocol.headers import Marks, marks_of
 from sluicegate.protocol.message import Params, as_array, as_object
@@ -396,7 +396,7 @@ class Lists:
         self._is_subscribed = asyncio.Event()
         self._stale = asyncio.Event()
         self._notices: set[str] = set()
-        self._took = 0.0
+        self._took = self._fetched_at = 0.0
 
     async def fetch(self, tasks: TaskScope) -> Offer:
         """Subscribe to list changes in a task, then return the offer.
@@ -453,7 +453,8 @@ class Lists:
                         # Notices are about the lists that work; a server without any is left alone.
                         await (self._stale if offer.failures else asyncio.Event()).wait()
                 pause = min(pause * 2, MAX_RETRY)
-            await asyncio.sleep(max(self._settings().debounce, self._took * REST_FACTOR))
+            rest = self._fetched_at + self._took * REST_FACTOR - asyncio.get_running_loop().time()
+            await asyncio.sleep(max(self._settings().debounce, rest))
             self._stale.clear()
             notices = frozenset(self._notices)
             self._notices.clear()
@@ -486,7 +487,7 @@ class Lists:
             details = f" ({problem.message}){problem.details if isinstance(problem, UpstreamError) else ''}"
             raise UpstreamProtocolError(f"{name} did not return valid lists.", details=details) from None
         finally:
-            self._took = turns.seconds
+            self._took, self._fetched_at = turns.seconds, asyncio.get_running_loop().time()
 
 
 def _without_some(name: str, offer: Offer) -> UpstreamError | None:
