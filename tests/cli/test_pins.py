@@ -1,6 +1,7 @@
 """`sluicegate pins`: what was approved, what has changed, and the lock file."""
 
 import asyncio
+import getpass
 import json
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -56,6 +57,8 @@ def test_a_change_is_listed_shown_and_approved(folder: Folder) -> None:
     assert done.returncode == 0 and "approved 1 definition; running gateways offer it now" in done.stderr
     assert [line.split("\t")[3] for line in folder.invoke("pins").stdout.splitlines()] == ["approved"]
     assert folder.invoke("pins", "approve").returncode == 1
+    (row,) = folder.invoke("audit", "list", "--kind", "admin").stdout.splitlines()
+    assert row.split("\t")[1:6] == ["admin", getpass.getuser(), "files", "read", "approve_pin"]
 
 
 def test_the_sentence_about_approved_definitions_fits_their_number(

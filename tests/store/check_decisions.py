@@ -138,6 +138,15 @@ async def old_questions_are_removed(state: Decisions, clock: Clock) -> None:
     assert await state.find("aaaaaa") is None
 
 
+async def arguments_of_a_question_are_forgotten_with_its_end(state: Decisions, clock: Clock) -> None:
+    for number, answer in enumerate((ONCE, NO, None)):
+        asked = question(state, clock, f"aaaaa{number}", f"b{number}")
+        await state.ask(msgspec.structs.replace(asked, arguments='{"a":"secret"}', others='{"b":"secret"}'), 10)
+        assert "secret" in str(await state.find(asked.id))
+        assert await (state.void(asked.id) if answer is None else state.decide(asked.id, answer))
+        assert "secret" not in str(await state.find(asked.id))
+
+
 async def a_void_question_cannot_be_answered(state: Decisions, clock: Clock) -> None:
     await state.ask(question(state, clock), 10)
     assert await state.void("aaaaaa")

@@ -374,7 +374,7 @@ class Pieces:
             self._is_line_open = not text.endswith("\n") if text else self._is_line_open
         else:
             self.end_line()
-            click.echo(text)
+            click.echo(text, nl=not text.endswith("\n"))
 
     def end_line(self) -> None:
         """End the line that the last piece has begun."""

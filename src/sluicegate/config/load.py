@@ -16,6 +16,7 @@ from sluicegate.config.model import GatewayConfig, ServerConfig, Settings
 from sluicegate.config.paths import Places, state_folders
 from sluicegate.config.precedence import merged
 from sluicegate.config.problems import Problem, read_text
+from sluicegate.config.resource_tools import NAMES
 from sluicegate.config.settings_toml import SettingsFile, Table, line_of, read_settings, rules_of
 from sluicegate.config.variables import Variables
 from sluicegate.errors import ConfigError
@@ -72,7 +73,9 @@ def load(places: Places, before: Mapping[str, str] | None = None) -> Loaded:
         servers = merger.servers(entries)
         if not broken:  # The servers of a broken file are unknown.
             merger.report_unknown_servers(servers)
-            problems += policy.warnings(servers.values())
+            problems += policy.warnings(
+                servers.values(), {*places.added, *(NAMES if settings.catalog.resource_tools else ())}
+            )
         config = GatewayConfig(
             root=places.root,
             servers=servers,
@@ -215,15 +218,18 @@ class _PolicyFiles:
         for key in ("permissions", "policy"):
             read.table.pop(key, None)
 
-    def warnings(self, servers: Iterable[ServerConfig]) -> Iterator[Problem]:
-        """Warnings about rules that can never decide, and about rules that name a server that does not exist."""
-        keys = [*(name for server in servers for name in sorted(server.names)), *self._places.added, DEMO]
+    def warnings(self, servers: Iterable[ServerConfig], own: Collection[str]) -> Iterator[Problem]:
+        """Warnings about rules that can never decide, and about rules that name a server that does not exist.
+
+        `own` are the names that the server of the management tools may get.
+        """
+        keys = [*(name for server in servers for name in sorted(server.names)), *self._places.added, *own, DEMO]
         users: list[Rule] = []
         for path, file in zip(self._paths, self.files, strict=True):
-            own = {id(rule) for rule in file.rules}
+            here = {id(rule) for rule in file.rules}
             # A file of the user holds besides the others of the user.
-            for rule, earlier in unreachable([*([] if file.is_users else users), *file.rules]):
-                if id(rule) in own:
+            for rule, earlier in unreachable([*([] if file.is_users else users), *file.rules], NAMES):
+                if id(rule) in here:
                     yield _rule_problem(path, rule, f"This rule is never reached: {earlier.place} decides before.")
             for rule, name in unknown_servers(file.rules, keys):
                 yield _rule_problem(path, rule, f'There is no server "{name}".{did_you_mean(name, keys)}')

@@ -5,12 +5,13 @@ import os
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import msgspec
 
-from sluicegate.config.mcp_json import DISABLED_BY_ENTRY, ServerEntry
+from sluicegate.config.mcp_json import ServerEntry
 from sluicegate.config.model import (
+    DISABLED_BY_ENTRY,
+    DISABLED_BY_SETTINGS,
     OURSELVES,
     ProfileConfig,
     PythonFile,
@@ -26,8 +27,6 @@ from sluicegate.config.self_reference import is_ourselves
 from sluicegate.config.settings_toml import SettingsFile, Table, line_of
 from sluicegate.text.globs import name_matches
 from sluicegate.text.similar import did_you_mean
-
-DISABLED_BY_SETTINGS: Final = "It is disabled in sluicegate.toml."
 
 Lines = dict[tuple[str, ...], tuple[str, int]]
 """File and line of every key of the settings."""
