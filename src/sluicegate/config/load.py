@@ -5,7 +5,7 @@ file named on the command line can prevent the start: a policy must not be appli
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
