@@ -43,7 +43,7 @@ class Target(msgspec.Struct, frozen=True):
     name: str
     """The server's own name of it, its URI, or the method; empty for the server's instructions."""
     definition: str = ""
-    """SHA-256 of its definition; empty for a resource that no list has."""
+    """The digest of its definition; empty for a resource that no list has."""
     salient: str = ""
     """The argument that says most about a call of this tool, such as `path` or `command`; empty if there is none."""
     origin: str = ""
@@ -143,6 +143,8 @@ class Exchange(msgspec.Struct):
     """What the program around this gateway says about a call for which a person is asked, or why it is not asked."""
     request_id: str = ""
     """The id of the request in the audit log; set by the audit step."""
+    max_result: int | None = None
+    """Bytes that its server may send, with all that comes before the reply; set by the step for sizes."""
     state: object = None
     """The value that the lifespan of the answering `Server` yielded."""
     accepts_events: bool = False

@@ -160,7 +160,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_arguments: Size | None = None
     """Size of the arguments of one call."""
     max_result: Size | None = None
-    """Size of one result."""
+    """Size of one result or error, with the progress and log lines before it."""
     env_pass: Globs = ()
     """Variables of the gateway that it gets besides those that all servers get: names, or globs such as "AWS_*"."""
 

@@ -14,7 +14,14 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from sluicegate.errors import INVALID_PARAMS, MISSING_CAPABILITY, ErrorObject, InputRefused, RemoteProtocolError
+from sluicegate.errors import (
+    INVALID_PARAMS,
+    MISSING_CAPABILITY,
+    ErrorObject,
+    InputRefused,
+    RemoteProtocolError,
+    UpstreamProtocolError,
+)
 from sluicegate.exchange import NOBODY, Sink
 from sluicegate.protocol.input_required import Answers, Question, Questions, missing_capability, read_input_required
 from sluicegate.protocol.message import Notification, Params, Reply, as_array, as_object, mentions, opened
@@ -57,12 +64,16 @@ class CallSink(Deadline, kw_only=True):
     questions: int = 0
     progress: float = -math.inf
     """The last value that was passed on; the specification (Progress) allows only larger ones after it."""
+    room: int | None = None
+    """Bytes that the server may still send; None for no limit."""
     lacking: Params | None = None
     """The capabilities that the caller would have needed for questions that were refused."""
 
     def emit(self, notification: Notification) -> Awaitable[None]:
         """Pass a notification on."""
         # Not a coroutine of its own: events come by the thousand.
+        if self.room is not None:
+            self.take(len(msgspec.json.encode(notification.params)))
         if notification.method == PROGRESS:
             self.is_renewed = True
             progress = notification.params.get("progress")
@@ -77,6 +88,16 @@ class CallSink(Deadline, kw_only=True):
         if self.waits or not self.revision.progress_message:
             self._count(notification)
         return self.sink.emit(notification)
+
+    def take(self, size: int) -> None:
+        """Count what the server sent.
+
+        Raises:
+            UpstreamProtocolError: it is too much, which ends the call.
+        """
+        self.room = (self.room or 0) - size
+        if self.room < 0:
+            raise UpstreamProtocolError(f"{self.label} sent more than `max_result` allows; the call has run.")
 
     def go_on(self, before: Deadline) -> None:
         """Continue the deadline of another attempt, and its progress: the caller does not know of a second one."""

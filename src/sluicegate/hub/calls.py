@@ -264,6 +264,8 @@ class Calls:
             with sink:
                 reply = await self._send(exchange, params, connection, sink)
             self._deadlines.heard = monotonic()
+            if sink.room is not None:
+                sink.take(len(msgspec.json.encode(reply.value if isinstance(reply, Result) else reply)))
             if not self.circuit.is_calm:
                 self.circuit.succeeded(monotonic())
             if type(reply) is ErrorObject:
@@ -308,6 +310,7 @@ class Calls:
             lost=self.lost,
             limit=self.limit,
             folders=settings.roots,
+            room=exchange.max_result,
         )
 
     def _send(self, exchange: Exchange, params: Params, connection: Connection, sink: CallSink) -> Awaitable[Reply]:
