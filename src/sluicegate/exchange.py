@@ -43,7 +43,7 @@ class Target(msgspec.Struct, frozen=True):
     name: str
     """The server's own name of it, its URI, or the method; empty for the server's instructions."""
     definition: str = ""
-    """SHA-256 of its definition; empty for a resource that no list has."""
+    """The digest of its definition; empty for a resource that no list has."""
     salient: str = ""
     """The argument that says most about a call of this tool, such as `path` or `command`; empty if there is none."""
     origin: str = ""

@@ -317,3 +317,19 @@ def test_rules_of_a_project_cannot_be_looser_than_the_default_of_the_user(folder
     verdicts = {name: judge(rules, Caller("local"), Target("demo", "tool", name), {}) for name in "abc"}
     assert {name: verdict.action for name, verdict in verdicts.items()} == {"a": "allow", "b": "deny", "c": "ask"}
     assert verdicts["c"].rule == "~/.config/sluicegate/sluicegate.toml"
+
+
+@pytest.mark.parametrize("link", ["sluicegate.toml", ".config/sluicegate", ".config"])
+def test_settings_behind_a_dangling_link_are_an_error_and_not_an_absence(folders: Folders, link: str) -> None:
+    path = folders.root / link if link.endswith("toml") else folders.home / link
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(folders.root / "nothing")
+    loaded = folders.load()
+    assert loaded.config is None
+    assert sentences(loaded, "error") == [f"{path} is a link to something that does not exist."]
+
+
+def test_servers_behind_a_dangling_link_are_a_warning(folders: Folders) -> None:
+    (folders.root / ".mcp.json").symlink_to(folders.root / "nothing")
+    loaded = folders.load()
+    assert loaded.config is not None and loaded.broken == (str(folders.root / ".mcp.json"),)

@@ -267,6 +267,16 @@ async def only_the_definition_that_was_shown_is_approved(state: Decisions, clock
     assert (kept.hash, kept.state) == ("h2", "approved")
 
 
+async def an_approved_definition_gets_another_hash(state: Decisions, clock: Clock) -> None:
+    await state.see([pin("h1")])
+    assert not await state.renew_pin("h0", pin("h2"))
+    assert await state.renew_pin("h1", pin("h2"))
+    [kept] = await state.pins()
+    assert (kept.hash, kept.state, kept.definition) == ("h2", "approved", '{"name":"h2"}')
+    [seen] = await state.see([pin("h2")])
+    assert seen.news == ""
+
+
 async def a_new_definition_may_have_to_wait(state: Decisions, clock: Clock) -> None:
     [new] = await state.see([msgspec.structs.replace(pin("h1"), state="pending")])
     assert (new.news, new.pin.state) == ("first", "pending")

@@ -33,13 +33,13 @@ from sluicegate.hub.catalog import (
     Offer,
     Offered,
     OfferLimits,
-    digest_of,
     salient_argument,
     with_hop,
 )
 from sluicegate.hub.mount_settings import MountSettings
 from sluicegate.hub.subscriptions import ListChanges, listen
 from sluicegate.hub.supervise import FIRST_RETRY, MAX_RETRY, Reachability
+from sluicegate.protocol.definition_digest import digest_of
 from sluicegate.protocol.extensions import offered_by
 from sluicegate.protocol.headers import Marks, marks_of
 from sluicegate.protocol.message import Params, as_array, as_object

@@ -164,6 +164,15 @@ class MemoryDecisions:
         self._observers.notify("pins")
         return True
 
+    async def renew_pin(self, hash: str, pin: Pin) -> bool:
+        """Replace the approved definition with this hash by one that is the same; whether it had this hash."""
+        known = self._pins.get((pin.server, pin.kind, pin.name), {})
+        approved = known.get("approved")
+        if approved is None or approved.hash != hash:
+            return False
+        known["approved"] = replace(approved, hash=pin.hash, definition=pin.definition)
+        return True
+
     async def forget_pin(self, server: str, kind: str, name: str) -> bool:
         """Forget what is known of one definition; whether there was anything."""
         if not self._pins.pop((server, kind, name), None):

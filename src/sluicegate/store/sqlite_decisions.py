@@ -356,6 +356,13 @@ class SqliteDecisions:
             self._observers.notify("pins")
         return waits is not None
 
+    async def renew_pin(self, hash: str, pin: Pin) -> bool:
+        """Replace the approved definition with this hash by one that is the same; whether it had this hash."""
+        query = """UPDATE pins SET hash = :hash, definition = :definition
+            WHERE server = :server AND kind = :kind AND name = :name AND state = 'approved' AND hash = :before"""
+        with self._writing() as db:
+            return db.execute(query, msgspec.structs.asdict(pin) | {"before": hash}).rowcount == 1
+
     async def forget_pin(self, server: str, kind: str, name: str) -> bool:
         """Forget what is known of one definition; whether there was anything."""
         with self._writing() as db:
