@@ -50,7 +50,7 @@ def test_the_address_comes_first_and_then_what_needs_the_user(folder: Folder) ->
         "NOT_SET_ANYWHERE is not set",
         "starting chatty",
         "chatty printed a line",
-        "1 of 1 server ready",
+        "1 of 2 servers ready",
     ]
     assert [text.index(part) for part in parts] == sorted(text.index(part) for part in parts)
     assert text.count("NOT_SET_ANYWHERE is not set") == 1
@@ -71,7 +71,7 @@ def test_servers_without_a_fixed_version_have_one_line_and_disabled_ones_none(fo
     folder.servers(**entries, off=off, unused={"command": "npx", "args": ["three"], "disabled": True})
     with folder.serving() as (_, _, said):
         text = "".join(said)
-    assert "sluicegate: 2 servers run unpinned versions; `sluicegate doctor` lists them.\n" in said
+    assert "sluicegate: 2 servers run unpinned versions; `sluicegate doctor --pin` pins them.\n" in said
     assert "has no fixed version" not in text and "no-such-program-anywhere" not in text
 
 

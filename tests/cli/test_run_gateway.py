@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ import urllib.request
 import pytest
 
 import sluicegate
+from sluicegate.cli.run_gateway import StartLog
 from tests.cli.folders import COUNTING, DEMO, ENDING, NOTES, PROMPTLY, ROOT, Folder, lines_until
 
 ARGS = [str(ROOT / "examples" / "demo.py")]
@@ -412,3 +414,25 @@ def test_help_of_every_command_has_examples_and_exit_statuses() -> None:
         )
         assert done.returncode == 0 and "Examples:" in done.stdout and "Exit status:" in done.stdout, name
         assert "\b" not in done.stdout and "\\b" not in done.stdout, name
+
+
+def test_a_server_that_fails_is_printed_at_once_with_its_last_output(capsys: pytest.CaptureFixture[str]) -> None:
+    reported: set[str] = set()
+    log = StartLog(reported)
+
+    def fail(name: str, why: str, details: str = "") -> None:
+        record = logging.makeLogRecord({"levelno": logging.WARNING, "server": name, "why": why, "details": details})
+        log.handle(record)
+
+    fail("notes", "notes exited with status 3; see `sluicegate logs notes`.", "; its last output: no key")
+    assert capsys.readouterr().err == ""  # The address comes first.
+    log.open()
+    told = "sluicegate: notes exited with status 3; see `sluicegate logs notes`.\n    Its last output: no key\n"
+    assert capsys.readouterr().err == told
+    fail("notes", "again")
+    fail("files", "files does not run. A port that it needs is in use.")
+    assert capsys.readouterr().err == "sluicegate: files does not run. A port that it needs is in use.\n"
+    assert reported == {"notes", "files"}
+    log.settled()
+    fail("notes", "notes is gone.")
+    assert capsys.readouterr().err == "sluicegate: notes is gone.\n"

@@ -6,6 +6,8 @@ import pytest
 
 from sluicegate.config.load import Loaded
 from sluicegate.config.model import GatewayConfig, Http, Installed, PythonFile, Stdio
+from sluicegate.exchange import Caller, Target
+from sluicegate.gate.policy import Rules, judge
 from tests.config.folders import Folders
 
 
@@ -217,3 +219,117 @@ def test_one_server_may_be_without_prefix(folders: Folders) -> None:
 def test_a_value_of_another_kind_is_reported_in_plain_words(folders: Folders, settings: str, told: str) -> None:
     folders.settings(settings)
     assert told in [problem.sentence for problem in folders.load().problems]
+
+
+# -------------------------------------------------------------------------------------------------- whose settings win
+
+STRICT = """\
+[http]
+anyone_may_connect = false
+[approvals]
+client = "none"
+late = "void"
+[limits]
+calls = "60/m"
+body = 2048
+calls_per_tool = { "mcp__a__*" = "1/s" }
+[audit]
+enabled = true
+sync = "full"
+on_failure = "closed"
+keep = 0
+anchors = ["/copy"]
+[servers."*"]
+definitions = "pin"
+max_result = 2048
+[servers.a-b]
+enabled = false
+hide = ["x"]
+tools = ["read_*"]
+calls = "10/m"
+[profiles.reading]
+tools = ["read_*"]
+"""
+LOOSE = """\
+[http]
+anyone_may_connect = true
+[approvals]
+client = "any"
+late = "keep"
+[limits]
+calls = "2/s"
+body = 4096
+calls_per_tool = { "*" = "9/s", "mcp__a__*" = "2/s" }
+[audit]
+enabled = false
+sync = "normal"
+on_failure = "open"
+keep = 1
+anchors = []
+[servers.a_b]
+enabled = true
+definitions = "off"
+hide = []
+tools = ["*"]
+calls = "1/s"
+max_result = 4096
+[profiles.reading]
+tools = ["*"]
+"""
+
+
+def test_a_project_cannot_loosen_what_the_users_file_tightens(folders: Folders) -> None:
+    folders.settings(STRICT, user=True)
+    folders.servers({"a_b": {"url": "http://a.example/"}})
+    strict = folders.config()
+    folders.settings(LOOSE)
+    loaded = folders.load()
+    both = loaded.config
+    assert both is not None and [problem for problem in loaded.problems if problem.severity != "note"] == []
+    for section in ("http", "approvals", "audit", "profiles"):
+        assert getattr(both, section) == getattr(strict, section)
+    assert (both.limits.calls, both.limits.body) == ("60/m", 2048)
+    assert list(both.limits.calls_per_tool.items())[0] == ("mcp__a__*", "1/s")
+    assert both.servers["a_b"].settings == strict.servers["a_b"].settings and not both.servers["a_b"].enabled
+    said = {problem.key: (problem.file, problem.line) for problem in loaded.problems}
+    assert said["audit.enabled"] == (str(folders.root / "sluicegate.toml"), 11)
+    assert {"approvals.client", "limits.body", "limits.calls", "profiles.reading.tools"} <= set(said)
+    assert {f"servers.a_b.{key}" for key in ("enabled", "definitions", "max_result", "calls", "tools")} <= set(said)
+
+
+def test_a_project_may_tighten_what_the_users_file_says(folders: Folders) -> None:
+    folders.servers({"a_b": {"url": "http://a.example/"}})
+    folders.settings(LOOSE, user=True)
+    folders.settings(STRICT.replace("a-b", "a_b"))
+    config = folders.config()
+    assert not config.http.anyone_may_connect and config.approvals.client == "none" and config.limits.body == 2048
+    assert config.audit.enabled and config.audit.keep == 0 and config.servers["a_b"].settings.calls == "10/m"
+    assert config.servers["a_b"].settings.hide == ("x",) and config.profiles["reading"].tools == ("read_*",)
+
+
+def test_rules_of_a_project_cannot_be_looser_than_the_default_of_the_user(folders: Folders) -> None:
+    folders.settings('[policy]\ndefault = "ask"\n[[permissions]]\ntool = "mcp__demo__a"\naction = "allow"\n', user=True)
+    folders.settings(
+        '[policy]\ndefault = "allow"\n[[permissions]]\ntool = "mcp__demo__b"\naction = "deny"\n'
+        '[[permissions]]\ntool = "*"\naction = "allow"\n'
+    )
+    rules = Rules(folders.config().policy)
+    verdicts = {name: judge(rules, Caller("local"), Target("demo", "tool", name), {}) for name in "abc"}
+    assert {name: verdict.action for name, verdict in verdicts.items()} == {"a": "allow", "b": "deny", "c": "ask"}
+    assert verdicts["c"].rule == "~/.config/sluicegate/sluicegate.toml"
+
+
+@pytest.mark.parametrize("link", ["sluicegate.toml", ".config/sluicegate", ".config"])
+def test_settings_behind_a_dangling_link_are_an_error_and_not_an_absence(folders: Folders, link: str) -> None:
+    path = folders.root / link if link.endswith("toml") else folders.home / link
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(folders.root / "nothing")
+    loaded = folders.load()
+    assert loaded.config is None
+    assert sentences(loaded, "error") == [f"{path} is a link to something that does not exist."]
+
+
+def test_servers_behind_a_dangling_link_are_a_warning(folders: Folders) -> None:
+    (folders.root / ".mcp.json").symlink_to(folders.root / "nothing")
+    loaded = folders.load()
+    assert loaded.config is not None and loaded.broken == (str(folders.root / ".mcp.json"),)

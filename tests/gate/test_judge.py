@@ -350,6 +350,120 @@ def test_T15_a_url_that_readers_may_understand_differently_is_not_allowed(url: s
     )
 
 
+# ------------------------------------------------------------------------------- other spellings of the same argument
+
+SCHEMES = ("https://", "https:/", "https:", "HTTPS://", "Https:/", "https:///", "//", "", "https:\\\\", "hTTps://")
+HOSTS = (
+    *("example.com", "EXAMPLE.com", "example.com.", "example.com:443", "example.com:", "example.com:0443"),
+    *(
+        "me@example.com",
+        "me:x@example.com",
+        "%65xample.com",
+        "ex\u00adample.com",
+        "\uff45xample.com",
+        "example\u3002com",
+    ),
+)
+PATHS = (
+    "/admin/x",
+    "/admin",
+    "/admin/",
+    "//admin/x",
+    "/./admin/x",
+    "/y/../admin/x",
+    "/%61dmin/x",
+    "/admin?",
+    "/admin#x",
+)
+BLANKS = ("", " ", "\t", "\n", "\u00a0", "\u3000")
+
+
+def urls(chance: random.Random) -> Iterator[str]:
+    """Spellings of `https://example.com/admin`, and of what is below it."""
+    while True:
+        blank, end = chance.choice(BLANKS), chance.choice(BLANKS)
+        yield blank + chance.choice(SCHEMES) + chance.choice(HOSTS) + chance.choice(PATHS) + end
+
+
+@pytest.mark.parametrize("said", ["deny", "ask"])
+def test_t15_no_spelling_of_a_url_gets_around_a_rule(said: str) -> None:
+    chance = random.Random(18)
+    for glob in ("https://example.com/admin**", "https://example.com:443/admin**", "*://example.com/**", "https://**"):
+        made = rule(tool="*", args={"url": glob}, action=said)
+        for url, _ in zip(urls(chance), range(500), strict=False):
+            assert action(made, tool("web get"), {"url": url}) == said, (glob, url)
+    exact = rule(tool="*", args={"url": "https://example.com/admin"}, action=said)
+    for url in ("https://example.com/admin/", "https://example.com/admin#x", "https://example.com/admin?"):
+        assert action(exact, tool("web get"), {"url": url}) == said, url
+
+
+def test_t15_no_other_spelling_of_a_url_is_allowed() -> None:
+    chance = random.Random(19)
+    made = rule(tool="*", args={"url": "https://example.com/**"}, action="allow")
+    plain = {f"https://example.com{path}" for path in ("/admin/x", "/admin", "/admin/", "/admin?", "/admin#x")}
+    assert all(action(made, tool("web get"), {"url": url}) == "allow" for url in plain)
+    for url, _ in zip(urls(chance), range(1000), strict=False):
+        assert url in plain or action(made, tool("web get"), {"url": url}) == "deny", url
+
+
+@pytest.mark.parametrize(
+    "host", ["2130706433", "0x7f000001", "127.1", "0177.0.0.1", "127.0.0.01", "[::ffff:127.0.0.1]", "[0:0:0:0:0:0:0:1]"]
+)
+def test_t15_an_address_in_an_unusual_spelling_is_doubtful(host: str) -> None:
+    made = rule(tool="*", args={"url": "http://127.0.0.1/**"}, action="deny")
+    assert action(made, tool("web get"), {"url": f"http://{host}/x"}) == "deny"
+    for plain in ("http://10.0.0.1/x", "http://[::1]/x", "http://127.0.0.1:8080/x", "http://1.example/x"):
+        assert action(made, tool("web get"), {"url": plain}) == "allow", plain
+
+
+@pytest.mark.parametrize("said", ["deny", "ask"])
+def test_t15_no_spelling_of_a_path_gets_around_a_rule(said: str) -> None:
+    """Also relative ones: only the server knows its folder."""
+    chance = random.Random(20)
+    forms = ("{}", "/{}", "~/{}", "$HOME/{}", "./{}", "../{}", "//{}", "/{}/", "file:///{}", "FILE:/{}", "/x/../{}")
+    for glob in ("/srv/secret/**", "/srv/**", "{/srv,/etc}/**", "{/srv,tmp}/**"):
+        made = rule(tool="*", args={"path": glob}, action=said)
+        assert action(made, tool("a b"), {"path": "/home/ada"}) == "allow"
+        for _ in range(300):
+            inner = chance.choice(["srv/secret/key", "srv/secret/", "srv/secret/a b", "srv/secret/%C3%A9"])
+            path = chance.choice(BLANKS) + chance.choice(forms).format(inner) + chance.choice(BLANKS)
+            assert action(made, tool("a b"), {"path": path}) == said, (glob, path)
+        for path in ("key", "secret/key", "", "-"):
+            assert action(made, tool("a b"), {"path": path}) == said, (glob, path)
+
+
+@pytest.mark.parametrize(
+    ("glob", "path"),
+    [
+        ("secret/**", "/srv/secret/key"),
+        ("secret/key", "/secret/key"),
+        ("**/secret/**", "secret/key"),
+        ("/srv/secret", "/srv/secret/"),
+        ("/srv/M\u00fcll/*", "/srv/Mu\u0308ll/a"),
+        ("/srv/Mu\u0308ll/*", "/srv/M\u00fcll/a"),
+        ("/srv/a b/*", "/srv/a%20b/c"),
+        ("file:///srv/**", "/srv/a"),
+    ],
+)
+def test_t15_a_rule_may_spell_a_path_in_another_way_than_a_call(glob: str, path: str) -> None:
+    assert action(rule(tool="*", args={"path": glob}, action="deny"), tool("a b"), {"path": path}) == "deny"
+    assert action(rule(tool="*", args={"path": glob}, action="allow"), tool("a b"), {"path": path}) == "deny"
+
+
+def test_t15_wide_dots_are_dots_to_some_readers() -> None:
+    made = rule(tool="*", args={"path": "/srv/**"}, action="allow")
+    assert action(made, tool("a b"), {"path": "/srv/M\u00fcll \u00bd.txt"}) == "allow"
+    assert action(made, tool("a b"), {"path": "/srv/\uff0e\uff0e/etc/passwd"}) == "deny"
+
+
+def test_commands_and_words_are_no_relative_paths() -> None:
+    deny = rule(tool="*", pattern="/bin/rm **", action="deny")
+    assert action(deny, tool("a sh", "command"), {"command": "ls -l"}) == "allow"
+    every = rule(tool="*", args={"*": "/etc/**"}, action="deny")
+    assert action(every, tool("a b"), {"text": "Hello world.", "number": 3, "word": "yes"}) == "allow"
+    assert action(every, tool("a b"), {"text": "hello", "file": "etc/passwd"}) == "deny"
+
+
 def test_a_uri_of_a_host_is_the_same_with_and_without_a_slash() -> None:
     made = rule(resource="mcp__files__https://host/**", action="deny")
     assert action(made, resource("https://host")) == action(made, resource("https://HOST/")) == "deny"

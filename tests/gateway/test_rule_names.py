@@ -169,3 +169,84 @@ async def test_the_management_tools_know_a_server_by_all_its_names(spelled: str)
             params: dict[str, object] = {"name": "ReadMcpResource", "arguments": {"server": spelled, "uri": uri}}
             reply = await stage.gateway.handler()(Exchange("tools/call", params, NOBODY))
             assert isinstance(reply, Result) and (opened(reply).get("isError") is True) == is_error
+
+
+# ------------------------------------------------------------------------------------------------- the management tools
+
+SIX = (
+    *("ListMcpResources", "ReadMcpResource", "SubscribeMcpResource", "UnsubscribeMcpResource"),
+    *("SubscribePolling", "UnsubscribePolling"),
+)
+
+
+@pytest.mark.parametrize("action", ["deny", "ask"])
+@pytest.mark.parametrize("general", ["mcp__*", "*", "mcp__*__*", "mcp__s*"])
+async def test_rules_about_all_servers_are_not_about_the_management_tools(general: str, action: str) -> None:
+    rules = [{"tool": general, "args": {"path": "/etc/**"}, "action": action}, {"tool": general, "action": action}]
+    async with governed(["files", "sun"], rules, "deny", resource_tools=True) as stage:
+        assert set(SIX) <= set(await stage.listed())
+        for name in SIX:
+            assert await stage.call(name) == ("sluicegate", name, "allow")
+        refused = {"deny": "unknown", "ask": "ask"}[action]
+        assert (await stage.call("sun__echo"))[2] == refused
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "mcp__sluicegate__ReadMcpResource",
+        "mcp__*__ReadMcpResource",
+        "mcp__*__Read*",
+        "mcp__sluicegate",
+        "mcp__sluicegate__*",
+    ],
+)
+async def test_a_rule_that_names_a_management_tool_applies_to_it(named: str) -> None:
+    rules: list[dict[str, object]] = [{"tool": "mcp__*", "action": "ask"}, {"tool": named, "action": "deny"}]
+    async with governed(["files"], rules, resource_tools=True) as stage:
+        assert "ReadMcpResource" not in await stage.listed()
+        assert (await stage.call("ReadMcpResource"))[2] == "unknown"
+    rules[1] |= {"args": {"uri": "note://x"}}
+    async with governed(["files"], rules, resource_tools=True) as stage:
+        arguments = {"server": "files", "uri": "note://x"}
+        assert await stage.call("ReadMcpResource", **arguments) == ("sluicegate", "ReadMcpResource", "deny")
+
+
+async def test_what_a_management_tool_reads_is_judged_by_rules_about_all_servers() -> None:
+    async with governed(["files"], [{"tool": "mcp__*", "action": "deny"}], resource_tools=True) as stage:
+        params: dict[str, object] = {"name": "ReadMcpResource", "arguments": {"server": "files", "uri": "note://one"}}
+        reply = await stage.gateway.handler()(Exchange("tools/call", params, NOBODY))
+        assert isinstance(reply, Result) and opened(reply)["isError"] is True
+
+
+# ------------------------------------------------------------------------------------- arguments that are spelled oddly
+
+
+@pytest.mark.parametrize(
+    ("glob", "texts"),
+    [
+        ("/etc/**", (" /etc/passwd", "/etc/passwd ", "etc/passwd", "passwd", "~/passwd", "/etc/./passwd")),
+        (
+            "https://example.com/**",
+            (
+                *("https:/example.com/x", " https://example.com/x", "https://example.com./x", "https://example.com"),
+                *("https://example.com:443/x", "HTTPS://EXAMPLE.com/x", "example.com/x", "https://example.com/x\n"),
+            ),
+        ),
+    ],
+)
+async def test_t15_a_doubtful_argument_is_recorded_as_denied_or_asked_and_does_not_run(
+    glob: str, texts: Sequence[str]
+) -> None:
+    for action in ("deny", "ask"):
+        rules = [{"tool": "mcp__files__echo", "args": {"text": glob}, "action": action}]
+        async with governed(["files"], rules) as stage:
+            for text in texts:
+                assert await stage.call("files__echo", text=text) == ("files", "echo", action), text
+            assert await stage.call("files__echo", text="https://other.example/etc" if ":" in glob else "/srv") == (
+                *("files", "echo", "allow"),
+            )
+    rules = [{"tool": "mcp__files__echo", "args": {"text": glob}, "action": "allow"}]
+    async with governed(["files"], rules, "deny") as stage:
+        for text in texts:
+            assert await stage.call("files__echo", text=text) == ("files", "echo", "deny"), text

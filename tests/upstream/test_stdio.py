@@ -845,3 +845,35 @@ def peak_growth() -> Generator[Callable[[], int]]:
 def memory(name: str) -> int:
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status[name].split()[0]) * 1024
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("cat", "it is not an MCP server: it sends back what it is sent"),
+        (
+            "echo hello",
+            "it exited with status 0 before it answered: it printed text and is not an MCP server, or its arguments are"
+            " wrong",
+        ),
+        ("true", "it exited with status 0 before it answered: it is not an MCP server, or its arguments are wrong"),
+        (
+            "echo usage; exit 2",
+            "it exited with status 2 before it answered: it printed text and is not an MCP server, or its arguments are"
+            " wrong",
+        ),
+        ("echo hello; echo no key >&2; exit 3", "it exited with status 3"),
+        (
+            "echo listening; exec sleep 60",
+            "it is not an MCP server on stdin and stdout: it printed text and did not answer within 0.4 s. If it serves"
+            " HTTP, its entry needs a url.",
+        ),
+        ("yes", "it is not an MCP server: it prints text without end, and answers nothing"),
+    ],
+)
+async def test_a_command_that_is_no_mcp_server_is_called_that(command: str, sentence: str) -> None:
+    upstream = StdioUpstream(["sh", "-c", command], name="it", open_timeout=LIMIT if "sleep" not in command else 0.4)
+    with pytest.raises(sluicegate.UpstreamError) as caught:
+        async with asyncio.timeout(LIMIT), sluicegate.connect(upstream):
+            raise AssertionError("it ran")
+    assert caught.value.message == sentence

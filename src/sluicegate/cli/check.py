@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from sluicegate.cli.command import Failure, NotStarted, places_of, with_places
 from sluicegate.cli.configuration import (
-    ON_PURPOSE,
     has_nothing_to_run,
     loaded_from,
     refusals,
@@ -70,7 +69,7 @@ def _not_running(config: GatewayConfig) -> list[str]:
     return [
         server.name
         for server in config.servers.values()
-        if (has_nothing_to_run(server) if server.enabled else server.disabled not in (*ON_PURPOSE, OURSELVES))
+        if server.is_wrong or (server.enabled and has_nothing_to_run(server))
     ]
 
 

@@ -11,9 +11,16 @@ import sluicegate
 from sluicegate.cli.output import is_terminal, tell
 from sluicegate.config.commands import UNPINNED
 from sluicegate.config.load import Loaded, load
-from sluicegate.config.mcp_json import DISABLED_BY_ENTRY
-from sluicegate.config.merge import DISABLED_BY_SETTINGS
-from sluicegate.config.model import GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
+from sluicegate.config.model import (
+    DISABLED_BY_ENTRY,
+    DISABLED_BY_SETTINGS,
+    GatewayConfig,
+    Http,
+    Installed,
+    PythonFile,
+    ServerConfig,
+    Stdio,
+)
 from sluicegate.config.paths import Places, control_socket
 from sluicegate.config.problems import Problem
 from sluicegate.config.self_reference import exposure
@@ -23,8 +30,6 @@ from sluicegate.runtime.lock import check_folder
 
 SEVERITIES: Final = {"error": "bold red", "warning": "bold yellow", "note": "dim"}
 """The style of each severity on a terminal."""
-ON_PURPOSE: Final = (DISABLED_BY_ENTRY, DISABLED_BY_SETTINGS)
-"""Why a server does not run that the user has disabled."""
 _DEMO_NAMES: Final = ("demo", "sluicegate-demo")
 
 
@@ -60,7 +65,7 @@ def show_problems(problems: Iterable[Problem], *, notes: bool = True) -> None:
 def concerns(loaded: Loaded) -> list[Problem]:
     """The problems without those of servers that the user has disabled."""
     servers = {} if loaded.config is None else loaded.config.servers
-    off = {server.name for server in servers.values() if server.disabled in ON_PURPOSE}
+    off = {server.name for server in servers.values() if server.disabled in (DISABLED_BY_ENTRY, DISABLED_BY_SETTINGS)}
     return [problem for problem in loaded.problems if problem.server not in off]
 
 

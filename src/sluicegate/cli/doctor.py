@@ -12,8 +12,8 @@ from typing import Final, Literal
 import click
 import msgspec
 
-from sluicegate.cli.command import Failure, places_of, with_places
-from sluicegate.cli.configuration import concerns, has_nothing_to_run, loaded_from, refusals, what_runs
+from sluicegate.cli.command import Failure, NotStarted, places_of, with_places
+from sluicegate.cli.configuration import concerns, has_nothing_to_run, loaded_from, refusals, unpinned, what_runs
 from sluicegate.cli.gateway_client import NoAnswer, any_gateway, gateway_to_look_at, run, running_gateway
 from sluicegate.cli.output import (
     about,
@@ -27,8 +27,9 @@ from sluicegate.cli.output import (
     show_json,
     times,
 )
+from sluicegate.config.commands import UNPINNED
 from sluicegate.config.load import Loaded
-from sluicegate.config.model import GatewayConfig, HttpFront, ServerConfig
+from sluicegate.config.model import OURSELVES, GatewayConfig, HttpFront, ServerConfig
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem
 from sluicegate.control.reports import GatewayReport, OfferedItem
@@ -36,7 +37,6 @@ from sluicegate.errors import UpstreamError
 from sluicegate.gate.rules import unknown_names
 from sluicegate.gateway.status import LAST_OUTPUT_MARK, ServerStatus
 from sluicegate.hub.naming import head_of
-from sluicegate.protocol.versions import MODERN_VERSIONS
 from sluicegate.runtime.standard_streams import columns_of, wrapped
 from sluicegate.text.globs import name_matches
 from sluicegate.text.similar import close_matches
@@ -62,9 +62,10 @@ class Finding(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.option("--start", is_flag=True, help="Start the servers if no gateway runs, and check them too.")
+@click.option("--pin", is_flag=True, help="Write the versions of packages that run into .mcp.json, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @with_places
-def doctor(start: bool, as_json: bool, config: str | None, folder: str | None) -> None:
+def doctor(start: bool, pin: bool, as_json: bool, config: str | None, folder: str | None) -> None:
     """Find problems, and say what to do about them.
 
     Checks the files, the port and every server of the gateway that runs for this folder. If none runs, nothing is
@@ -72,15 +73,39 @@ def doctor(start: bool, as_json: bool, config: str | None, folder: str | None) -
     why, variables that are not set, versions that are not fixed, names that are too long, tools that several servers
     have, globs that match no tool, slow starts, and what gets lost between the eras of the protocol.
 
+    With --pin, packages that npx and uvx fetch without a fixed version get the version in .mcp.json that was fetched
+    last, so that no other version runs tomorrow.
+
     \b
     Examples:
       sluicegate doctor
       sluicegate doctor --start
+      sluicegate doctor --pin
       sluicegate doctor --json | jq '.[] | select(.severity == "error")'
 
-    Exit status: 0 no problems (there may be notes), 1 problems, 3 the configuration has errors
+    Exit status: 0 no problems (there may be notes), 1 problems, 3 the configuration has errors; with --pin, 0 all have
+    a fixed version now, 1 some have not
     """
+    if pin:
+        if start or as_json:
+            raise click.UsageError("--pin checks nothing; leave --start and --json out.")
+        raise SystemExit(_pin(places_of(config, folder)))
     run(_work(places_of(config, folder), as_json, folder or "", start))
+
+
+def _pin(places: Places) -> int:
+    # Imported late: only this needs it.
+    from sluicegate.cli.pin_versions import pin_versions
+
+    loaded = loaded_from(places)
+    if loaded.config is None:
+        raise NotStarted("the configuration has errors; `sluicegate check` shows them.")
+    done = pin_versions(loaded.config, places.environ)
+    for each in done:
+        say(f"{each.server}: {f'pinned to {each.word}.' if each.word else f'{each.package} {each.why}'}")
+    if not done:
+        say("there is no package without a fixed version.")
+    return 0 if all(each.word for each in done) else 1
 
 
 async def _work(places: Places, as_json: bool, folder: str, start: bool) -> int:
@@ -106,8 +131,10 @@ async def _check_gateway(
     """All findings about a configuration without errors; `folder` is the --folder option, if given."""
     async with any_gateway(places) if start else gateway_to_look_at(places) as gateway:
         report = await gateway.report()
-        away = {server.name for server in report.servers if server.state not in ("ready", "disabled")}
-        causes = {name for name in away if has_nothing_to_run(config.servers.get(name))}
+        away = [
+            config.servers.get(server.name) for server in report.servers if server.state not in ("ready", "disabled")
+        ]
+        causes = {server.name for server in away if server and (server.is_wrong or has_nothing_to_run(server))}
         findings = [*check_files(concerns(loaded), report.problems, causes), *check_absence(places)]
         if report.stopping:
             findings.append(Finding("warning", "gateway", f"gateway {report.stopping_sentence()}"))
@@ -151,6 +178,7 @@ def _show(findings: Sequence[Finding], *, as_json: bool) -> None:
     if as_json:
         show_json(findings)
         return
+    findings = list(_grouped(findings))
     wrong = [each for each in findings if each.severity != "note"]
     notes = findings[len(wrong) :]
     for group, title in ((wrong, counted(len(wrong), "problem")), (notes, counted(len(notes), "note"))):
@@ -160,6 +188,18 @@ def _show(findings: Sequence[Finding], *, as_json: bool) -> None:
             _show_one(each)
     more = f" and {counted(len(notes), 'note')}" if notes else ""
     say(f"found {counted(len(wrong), 'problem') if wrong else 'no problems'}{more}.")
+
+
+def _grouped(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings, with notes that differ only in what they are about as one."""
+    notes: dict[tuple[str, str], list[str]] = {}
+    for each in findings:
+        if each.severity == "note":
+            notes.setdefault((each.sentence, each.remedy), []).append(each.about)
+        else:
+            yield each
+    for (sentence, remedy), subjects in notes.items():
+        yield Finding("note", ", ".join(dict.fromkeys(subjects)), sentence, remedy)
 
 
 def _show_one(finding: Finding) -> None:
@@ -189,6 +229,12 @@ def check_files(
         sentence = problem.sentence.removeprefix(f"{problem.server}: ")
         is_cause = problem.server in causes and problem.severity == "warning"
         severity = "error" if is_cause else problem.severity
+        if unpinned(problem):
+            sentence = f"{UNPINNED}, so a different version may run tomorrow."
+            yield Finding("note", problem.server, sentence, "`sluicegate doctor --pin` writes the version that runs.")
+            continue
+        if sentence == OURSELVES:
+            continue  # Clients and gateway often share a file; that is fine.
         yield Finding(severity, problem.server or place, sentence, f"See {place}." if problem.server else "")
 
 
@@ -240,7 +286,8 @@ def check_servers(
     `commands` instead.
     """
     for server in servers:
-        if printed := server.printed_sentence():
+        # One that never answered has another problem.
+        if server.version and (printed := server.printed_sentence()):
             remedy = "Make it print to stderr. The gateway skips such lines; other clients may fail."
             yield Finding("warning", server.name, f"{server.name} {printed}", remedy)
         match server.state:
@@ -249,6 +296,8 @@ def check_servers(
             case "disabled":
                 if server.name not in known:
                     yield Finding("note", server.name, f"does not run: {server.sentence}")
+            case "wrong" if server.name in known:
+                pass
             case _:
                 sentence = server.sentence.replace(_logs(server, ""), _logs(server, folder))
                 yield Finding("error", server.name, sentence, _last_output(server, commands, folder))
@@ -260,8 +309,6 @@ def check_servers(
                 f"took {long:.0f} s to start.",
                 "Install its package once, with a fixed version, instead of fetching it at every start.",
             )
-        if server.version and server.version not in MODERN_VERSIONS:
-            yield Finding("note", server.name, f"speaks {server.version}; newer clients reach it over a bridge.")
         if server.restarts:
             yield Finding(
                 "warning",
@@ -269,8 +316,9 @@ def check_servers(
                 f"{'ended' if server.kind == 'stdio' else 'was lost'} {times(server.restarts)} by itself.",
                 _where_to_look(server, commands, folder),
             )
-        for what, count in server.lost.items():
-            yield Finding("note", server.name, f"not preserved as it was: {count} {what}.")
+        if server.lost:
+            sentence = "some of it was not preserved between revisions of MCP."
+            yield Finding("note", server.name, sentence, "`sluicegate status` says what, when, and what to do.")
 
 
 def _last_output(server: ServerStatus, commands: Mapping[str, str] | None, folder: str) -> str:
@@ -298,6 +346,7 @@ def _logs(server: ServerStatus, folder: str) -> str:
 def check_tools(tools: Sequence[OfferedItem], report: GatewayReport, config: GatewayConfig) -> Iterator[Finding]:
     """Names that were cut, tools that several servers have, and more tools than models accept."""
     yield from (Finding("warning", "tools", finding) for finding in report.findings)
+    yield from (Finding("warning", held.server, f"{held.name} is not offered. {held.why}") for held in report.held)
     prefixes = {server.name: server.prefix for server in report.servers}
     for tool in tools:
         prefix, shown = prefixes.get(tool.server, ""), str(tool.definition["name"])

@@ -39,6 +39,7 @@ from sluicegate.gateway.server_logs import LogLine
 from sluicegate.gateway.status import ServerStatus
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.protocol.types import ToolResult
+from sluicegate.runtime.clients import ConnectedClient
 from sluicegate.runtime.lock import is_private_socket
 from sluicegate.store.base import (
     Approval,
@@ -132,6 +133,10 @@ class GatewayClient:
         except RpcError:  # A gateway of an older version lacks this tool.
             return {}
 
+    async def clients(self) -> list[ConnectedClient]:
+        """The clients that are connected to the gateway."""
+        return await self._items("clients", {}, ConnectedClient)
+
     async def logs(self, server: str = "", *, after: int = 0) -> list[LogLine]:
         """The last lines that a server wrote, or all servers; only those after the line of this number."""
         return await self._items("logs", {"name": server, "after": after}, LogLine)
@@ -143,6 +148,9 @@ class GatewayClient:
 
     async def restart(self, server: str) -> None:
         await self._call("restart", {"name": server, "by": getpass.getuser()})
+
+    async def clear_counts(self) -> None:
+        await self._call("clear_counts", {"by": getpass.getuser()})
 
     async def seek(self, server: str) -> None:
         """Retry a server that is not ready, if that starts no process; returns when the attempt ends, or soon."""
@@ -459,9 +467,9 @@ async def explain_missing(gateway: GatewayClient, name: str, known: Sequence[str
     """Why a tool does not exist: its server is not ready, it is hidden or has another name, or a similar one exists."""
     own_tools, offers = await gateway.own_tools(), await gateway.offers("tools")
     report = await gateway.report()
-    for finding in report.findings:
-        if f" {name} is not offered." in finding:
-            return finding
+    for held in report.held:
+        if held.name == name:
+            return held.sentence
     for server in report.servers:
         owns = own_names(server, name)
         if not owns:

@@ -32,6 +32,8 @@ _HINTS: Final = {
     "idempotentHint": "may be called twice",
     "openWorldHint": "uses external systems",
 }
+MAX_HELD: Final = 10
+"""How many of the definitions that wait for approval are named."""
 DENIED_NAMES: Final = 3
 """How many of the denied tools are named."""
 
@@ -48,7 +50,8 @@ def tools(name: str | None, server: str | None, as_json: bool, config: str | Non
     """List the tools of all servers, under the names that clients see.
 
     Each is shown with its arguments, optional ones in brackets; with NAME, that tool is shown in full. Tools that the
-    rules deny whatever their arguments are left out, as clients do not see them; their number is printed to stderr.
+    rules deny whatever their arguments are left out, as clients do not see them; stderr names them, and those whose
+    definitions wait for approval.
 
     Asks the gateway that runs for this folder. If none runs, or with --config, it shows what was offered last and
     starts nothing.
@@ -135,6 +138,8 @@ async def _list(
         say(f"without {', '.join(away)}, not ready now; `sluicegate status` says why.")
     elif not known:
         say("there are none.")
+    for held in [each for each in report.held if each.kind in kinds and name in ("", each.server)][:MAX_HELD]:
+        say(held.sentence)
     if len(known) > len(offers):
         say(_denied(known))
     return 0

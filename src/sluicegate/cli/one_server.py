@@ -8,7 +8,7 @@ import click
 
 from sluicegate.cli.command import Failure, places_of, with_folder
 from sluicegate.cli.gateway_client import GatewayClient, run, running_gateway
-from sluicegate.cli.output import clean, counted, painted, say, show_json_line
+from sluicegate.cli.output import clean, counted, painted, say, show_json_line, waiting
 from sluicegate.config.paths import Places
 from sluicegate.gateway.server_logs import LogLine
 from sluicegate.gateway.status import ServerStatus
@@ -112,8 +112,9 @@ async def _restart(places: Places, name: str, no_wait: bool) -> int:
             say(f"{server.name} is being restarted.")
             return 0
         try:
-            async with asyncio.timeout(_RESTART_TIMEOUT):
-                server = await _started(gateway, server.name, restarts)
+            with waiting(f"restarting {server.name}"):
+                async with asyncio.timeout(_RESTART_TIMEOUT):
+                    server = await _started(gateway, server.name, restarts)
         except TimeoutError:
             raise Failure(f"{server.name} has not started yet; `sluicegate status --watch` shows its state.") from None
     if server.state != "ready":

@@ -5,25 +5,21 @@
 
 import asyncio
 import getpass
-import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from sluicegate.cli.command import Failure
+from sluicegate.cli.decisions import record_of
 from sluicegate.cli.gateway_client import GatewayClient, result_of, running_gateway
-from sluicegate.config.paths import Places, state_file
+from sluicegate.config.paths import Places, audit_folder
 from sluicegate.control.folder_operations import FolderOperations
-from sluicegate.errors import AuditUnavailable, RpcError, StateUnavailable, UpstreamUnavailable
+from sluicegate.errors import AuditUnavailable, RpcError, UpstreamUnavailable
 from sluicegate.runtime.task_scope import TaskScope
-from sluicegate.store.base import Decisions
-from sluicegate.store.memory_decisions import MemoryDecisions
-from sluicegate.store.sqlite_decisions import SqliteDecisions
+from sluicegate.store.base import Row
 
 T = TypeVar("T")
-
-LOCKED_FOR: Final = 5.0
-"""Seconds that a command waits for another writer; a person prefers that to trying again."""
 
 
 @asynccontextmanager
@@ -57,27 +53,35 @@ async def gateway_or(
             raise Failure(f"the gateway of this folder has another version; restart it ({problem}).") from None
 
 
-def _record(places: Places, is_created: bool) -> Decisions:
-    """The record of the folder; if there is none and it is not to be created, an empty one."""
-    file = state_file(places.root, places.environ)
-    if not is_created and not os.path.exists(file):
-        return MemoryDecisions()
-    try:
-        return SqliteDecisions(file, locked_for=LOCKED_FOR, asks=False)
-    except StateUnavailable as problem:
-        raise Failure(problem.message) from None
-
-
 @asynccontextmanager
 async def _in_files(places: Places, waits: bool) -> AsyncGenerator[FolderOperations]:
-    decisions = _record(places, waits)
+    decisions = record_of(places, is_created=waits)
     async with aclosing(decisions), TaskScope() as tasks:
         if waits:
             tasks.start(decisions.follow())
+        changes: list[Row] = []
         try:
-            yield FolderOperations(decisions)
+            yield FolderOperations(decisions, changes.append)
         finally:
             tasks.cancel_all()
+            if changes:
+                _record_changes(places, changes)
+
+
+def _record_changes(places: Places, rows: Sequence[Row]) -> None:
+    """Write what was changed to the audit log of the folder, as its gateway would have done."""
+    from sluicegate.cli.configuration import loaded_from  # Both are needed for this only.
+    from sluicegate.store.audit_journal import Journal
+
+    config = loaded_from(places).config
+    if config is None or not config.audit.enabled:
+        return
+    journal = Journal(audit_folder(config, places.environ), keep=0)
+    try:
+        journal.open([(row, time.time_ns()) for row in rows])
+        journal.close()
+    except (OSError, ValueError) as problem:
+        raise Failure(f"it was done, but could not be recorded in the audit log: {problem}.") from None
 
 
 def ask(places: Places, work: Callable[[GatewayClient | FolderOperations], Awaitable[T]]) -> T:

@@ -7,7 +7,9 @@ Rich is imported in functions, because it takes longer to import than most comma
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -27,6 +29,7 @@ STATES: Final = {
     "installing": "yellow",
     "degraded": "red",
     "failed": "bold red",
+    "wrong": "bold red",
     "disabled": "dim",
 }
 _GAP: Final = 3  # Characters between two columns of a table.
@@ -65,6 +68,20 @@ def on_terminal(*, err: bool = False) -> "Console":
     from rich.console import Console
 
     return Console(stderr=err, highlight=False, emoji=False, markup=False)
+
+
+@contextmanager
+def waiting(what: str) -> Generator[None]:
+    """On a terminal, show that the command works on something, and for how long; elsewhere, nothing."""
+    if not is_terminal(err=True):
+        yield
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=on_terminal(err=True), transient=True) as shown:
+        shown.add_task(clean(what), total=None)
+        yield
 
 
 def clean(text: str) -> str:
@@ -110,6 +127,13 @@ def counted(number: int, what: str) -> str:
 def times(number: int) -> str:
     """How often something happened: once, 2 times."""
     return "once" if number == 1 else f"{number} times"
+
+
+def when(at: float) -> str:
+    """A time in seconds since 1970, for people: of today without the date."""
+    local = time.localtime(at)
+    is_today = local[:3] == time.localtime()[:3]
+    return time.strftime("at %H:%M:%S" if is_today else "on %Y-%m-%d at %H:%M", local)
 
 
 def show_json(value: object) -> None:

@@ -19,6 +19,7 @@ from sluicegate.config.foreign_rules import imported_rules
 from sluicegate.config.jsonc import SyntaxFault
 from sluicegate.config.model import GatewayConfig, ServerConfig
 from sluicegate.config.paths import Places, catalogs_folder
+from sluicegate.config.resource_tools import with_resource_tools
 from sluicegate.config.settings_toml import lines_of, parse_toml
 from sluicegate.exchange import Action, Caller, Target
 from sluicegate.gate.policy import CompiledRule, Rules, is_hidden, judge, mismatch
@@ -159,7 +160,7 @@ class KnownTools:
         show_problems([problem for problem in loaded.problems if not problem.server], notes=False)
         if loaded.config is None:
             raise NotStarted("the configuration has errors, so there are no rules to look at.")
-        return cls(loaded.config, places)
+        return cls(with_resource_tools(loaded.config), places)
 
     def target(self, text: str, kind: Kind, arguments: Mapping[str, object]) -> Target:
         """What a name means. The salient argument is that of the tool, if it is remembered, else the first given."""

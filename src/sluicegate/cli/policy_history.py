@@ -6,6 +6,7 @@ The running gateway of the folder is asked for the rows; without one, the files 
 from collections.abc import Callable
 
 import click
+from msgspec.structs import replace
 
 from sluicegate.cli.audit import moment
 from sluicegate.cli.audit_reading import LogChoice, opened_log
@@ -15,11 +16,12 @@ from sluicegate.cli.gateway_client import result_of
 from sluicegate.cli.output import counted, one_line, say, show_json, show_rows, tell
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
+from sluicegate.config.resource_tools import with_resource_tools
 from sluicegate.config.settings_toml import read_settings, rules_of
 from sluicegate.gate.history import Replay, SuccessfulCalls
 from sluicegate.gate.policy import Rules
 from sluicegate.gate.rules import RulesFile, policy_of, to_toml
-from sluicegate.gateway.governance import names_of
+from sluicegate.gateway.governance import rules_of as of_gateway
 from sluicegate.store.base import AuditFilter, AuditRow
 
 _with_since = click.option(
@@ -114,8 +116,9 @@ def _rules_in(file: str, places: Places) -> Rules:
     if read.problems:
         raise NotStarted(f"{file} has errors.")
     rules, default = rules_of(read, file)
-    names = names_of(loaded) if (loaded := load(places).config) is not None else {}
-    return Rules(policy_of([RulesFile(tuple(rules), default)]), names=names)
+    policy = policy_of([RulesFile(tuple(rules), default)])
+    config = load(places).config
+    return Rules(policy) if config is None else of_gateway(replace(with_resource_tools(config), policy=policy))
 
 
 def _groups(words: tuple[str, ...]) -> dict[str, tuple[str, ...]]:

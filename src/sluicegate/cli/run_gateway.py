@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from sluicegate.cli.command import CLIENT_NAMES, NotStarted
 from sluicegate.cli.configuration import has_nothing_to_run
-from sluicegate.cli.output import about, clean, counted, one_line, say, tell
+from sluicegate.cli.output import about, as_sentence, clean, counted, one_line, say, tell
 from sluicegate.cli.serve import Overrides, ServeOptions, cannot_listen
 from sluicegate.config.load import Loaded
 from sluicegate.config.paths import Places
@@ -18,7 +18,7 @@ from sluicegate.control.folder_operations import FolderOperations
 from sluicegate.control.operations import statuses
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Upstream
-from sluicegate.gateway.status import ServerStatus
+from sluicegate.gateway.status import LAST_OUTPUT_MARK, ServerStatus
 from sluicegate.hub.hub import Hub
 from sluicegate.runtime.standard_streams import drawn
 from sluicegate.serve.early_start import Launches
@@ -65,7 +65,7 @@ def run_gateway(
     def on_settled(running: Running, is_all: bool) -> None:
         say_settled(running, is_all, command, reported)
         if isinstance(log, StartLog):
-            log.report_servers()
+            log.settled()
 
     process = GatewayProcess(
         loaded,
@@ -112,7 +112,7 @@ def _explained_servers(loaded: Loaded) -> set[str]:
     servers = {} if loaded.config is None else loaded.config.servers
     named = {problem.server for problem in loaded.problems if problem.severity != "note"}
     found = [servers[name] for name in named if name in servers]
-    return {server.name for server in found if server.enabled and has_nothing_to_run(server)}
+    return {server.name for server in found if server.is_wrong or (server.enabled and has_nothing_to_run(server))}
 
 
 def _load_file(file: str) -> "Upstream | Hub | FoundActivation":
@@ -158,8 +158,7 @@ def say_settled(running: Running, is_all: bool, command: str, reported: set[str]
     for server in wanted:
         if server.state != "ready" and server not in starting and server.name not in reported:
             reported.add(server.name)
-            why = _first_failure(running, server)
-            tell(f"  {clean(about(server.name, why))}", paint={server.name: "bold red"})
+            say_failure("  ", server.name, _first_failure(running, server), server.details)
     if all(server.state == "disabled" for server in status):
         tell("  there are no servers: put some into .mcp.json, import some with `sluicegate import`, or try --demo")
     elif ready:
@@ -194,33 +193,44 @@ class StderrHandler(logging.StreamHandler[TextIO]):
 class StartLog(StderrHandler):
     """The same for a gateway with an address, which is printed first: until `open`, records are held back.
 
-    Records about a server that failed, which have its name as `server`, are dropped until `report_servers`: before
-    that, `say_settled` prints each failure once. From then on, their servers are added to `reported`.
+    Of a server that failed, the reason, the remedy and its last output are printed at once, and its name is added to
+    `reported`.
     """
 
     def __init__(self, reported: set[str]) -> None:
         super().__init__()
         self._reported = reported
         self._held: list[logging.LogRecord] | None = []
-        self._reports_servers = False
+        self._is_settled = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, or hold it back."""
-        name = str(getattr(record, "server", ""))
-        if name and not self._reports_servers:
+        if record.levelno < self.level:
             return
-        self._reported.add(name)
-        if self._held is None:
-            super().emit(record)
-        else:
+        if self._held is not None:
             self._held.append(record)
+        elif name := str(getattr(record, "server", "")):
+            # Problems of its entry were printed before it was started.
+            if name not in self._reported or self._is_settled:
+                why = str(getattr(record, "why", record.getMessage()))
+                say_failure("sluicegate: ", name, why, str(getattr(record, "details", "")))
+            self._reported.add(name)
+        else:
+            super().emit(record)
 
     def open(self) -> None:
         """Write what was held back, and from now on everything at once."""
         held, self._held = self._held or [], None
         for record in held:
-            super().emit(record)
+            self.emit(record)
 
-    def report_servers(self) -> None:
-        """From now on, write also records about servers that failed."""
-        self._reports_servers = True
+    def settled(self) -> None:
+        """From now on, write also failures of servers that have been reported."""
+        self._is_settled = True
+
+
+def say_failure(head: str, name: str, why: str, details: str) -> None:
+    """Print why a server is not ready, and what it wrote last; `head` begins the line."""
+    tell(f"{head}{clean(about(name, why))}", paint={name: "bold red"})
+    if LAST_OUTPUT_MARK in details:
+        tell(f"    {clean(as_sentence(details))}", hang=6, paint={"": "dim"})

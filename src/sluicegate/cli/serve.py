@@ -363,7 +363,7 @@ def _show_concerns(loaded: Loaded, *, notes: bool) -> None:
         run, them = (
             ("server runs an unpinned version", "it") if len(names) == 1 else ("servers run unpinned versions", "them")
         )
-        say(f"{len(names)} {run}; `sluicegate doctor` lists {them}.", paint={"unpinned": "yellow"})
+        say(f"{len(names)} {run}; `sluicegate doctor --pin` pins {them}.", paint={"unpinned": "yellow"})
 
 
 def _shortened(command: str) -> str:

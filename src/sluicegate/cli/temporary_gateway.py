@@ -1,17 +1,17 @@
 """A gateway for the duration of one command, when none runs for the folder: started, or only to look at."""
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from typing import Final
 
 from msgspec.structs import replace
 
 from sluicegate.cli.command import NotStarted
 from sluicegate.cli.configuration import loaded_from, show_problems
+from sluicegate.cli.decisions import record_of
 from sluicegate.cli.gateway_client import MAX_CALL, Choose, GatewayClient
-from sluicegate.cli.output import on_terminal, say
+from sluicegate.cli.output import say, waiting
 from sluicegate.client.connect import connect
 from sluicegate.client.events import OnLog
 from sluicegate.client.handlers import Elicit
@@ -23,12 +23,13 @@ from sluicegate.control.socket_door import control_server
 from sluicegate.errors import UpstreamUnavailable
 from sluicegate.exchange import Connection, Host
 from sluicegate.gateway.gateway import Gateway
-from sluicegate.gateway.governance import open_stores
+from sluicegate.gateway.governance import Stores, open_stores
 from sluicegate.gateway.loading import load_file
 from sluicegate.hub.mount import MountState
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.catalog_cache import CatalogCache
 from sluicegate.serve.reload import blocking_problems
+from sluicegate.store.memory import Unrecorded
 
 EXTRA_SECONDS: Final = 5.0
 """Seconds to fetch the servers' lists, added to the time that servers have to start."""
@@ -65,7 +66,11 @@ async def temporary_gateway(
         async with (
             connect(control_server(Operations(gateway, _nothing_to_reload))) as control,
             connect(
-                InProcess(gateway.hub), timeout=MAX_CALL, max_timeout=MAX_CALL, elicit=elicit, on_log=on_log
+                InProcess(gateway.hub, gateway.handler()),  # With its steps: a call that is refused leaves a row.
+                timeout=MAX_CALL,
+                max_timeout=MAX_CALL,
+                elicit=elicit,
+                on_log=on_log,
             ) as hub,
         ):
             yield GatewayClient(control, hub, is_running=False, seconds=seconds)
@@ -82,11 +87,14 @@ async def unstarted_gateway(places: Places) -> AsyncGenerator[GatewayClient]:
     config = _configuration(places)
     say("no gateway runs for this folder; start one with `sluicegate serve`.")
     cache = CatalogCache(catalogs_folder(config.root, places.environ))
-    gateway = Gateway(config, load_file=_Unstarted, remembered=cache.load)
-    await gateway.hub.wait_reviewed()
-    unknown = [mount.name for mount in gateway.hub.mounts if mount.offer is None]
-    async with connect(control_server(Operations(gateway, _nothing_to_reload))) as control:
-        yield GatewayClient(control, None, is_running=False, seconds={}, unknown=unknown)
+    # With the record of the folder: a definition that waits for approval is not shown here either.
+    async with aclosing(record_of(places, is_created=False)) as decisions:
+        stores = Stores(Unrecorded(), decisions, is_recorded=False)
+        gateway = Gateway(config, load_file=_Unstarted, remembered=cache.load, stores=stores)
+        await gateway.hub.wait_reviewed()
+        unknown = [mount.name for mount in gateway.hub.mounts if mount.offer is None]
+        async with connect(control_server(Operations(gateway, _nothing_to_reload))) as control:
+            yield GatewayClient(control, None, is_running=False, seconds={}, unknown=unknown)
 
 
 class _Unstarted:
@@ -127,7 +135,7 @@ async def _wait_for_servers(gateway: Gateway) -> dict[str, float]:
             say(f"still waiting for {', '.join(names)}: it may have to be fetched first (Ctrl+C to give up).")
 
     timer = loop.call_later(SLOW_START, say_installing)
-    with on_terminal(err=True).status("starting…") if wanted and sys.stderr.isatty() else nullcontext():
+    with waiting(f"starting {', '.join(server.name for server in wanted)}") if wanted else nullcontext():
         try:
             async with asyncio.timeout(longest):
                 await asyncio.gather(*(wait_for(mount.name) for mount in gateway.hub.mounts))

@@ -5,17 +5,19 @@ file named on the command line can prevent the start: a policy must not be appli
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from sluicegate.config.mcp_json import ServerEntry, ServerFile, read_servers
-from sluicegate.config.merge import Lines, Merger
+from sluicegate.config.merge import Lines, Merger, not_loosened
 from sluicegate.config.model import GatewayConfig, ServerConfig, Settings
 from sluicegate.config.paths import Places, state_folders
+from sluicegate.config.precedence import merged
 from sluicegate.config.problems import Problem, read_text
-from sluicegate.config.settings_toml import SettingsFile, Table, merged, read_settings, rules_of
+from sluicegate.config.resource_tools import NAMES
+from sluicegate.config.settings_toml import SettingsFile, Table, line_of, read_settings, rules_of
 from sluicegate.config.variables import Variables
 from sluicegate.errors import ConfigError
 from sluicegate.gate.lock_file import read_lock
@@ -30,7 +32,8 @@ from sluicegate.text.similar import did_you_mean
 
 DEMO: Final = "demo"
 """The key of the built-in server, which is added where it is asked for."""
-EMPTIED: Final = "The file is empty now but had settings before. To run without them, delete the file."
+EMPTIED: Final = "The file is empty now but had settings before. To run without them, write a comment into it."
+GONE: Final = "The file is gone. Its settings stay in force until the gateway is started again."
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,36 +44,38 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
     broken: tuple[str, ...] = ()
     """Files that could not be read at all."""
-    filled: tuple[str, ...] = ()
-    """Settings files that are not empty."""
+    texts: Mapping[str, str] = {}
+    """The settings files that are in force and not empty."""
 
     @property
     def ok(self) -> bool:
         return self.config is not None
 
 
-def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
+def load(places: Places, before: Mapping[str, str] | None = None) -> Loaded:
     """Load the configuration from its files. Mistakes in them never raise; they are in `problems`.
 
-    `were_filled` are settings files that had content before. An empty one in their place is an error: it is probably
-    being written, and without its settings tools that it hides could be called (T19).
+    `before` are the settings files that are in force, with their texts. Where one is missing, its settings go on to
+    hold, and an empty one is an error: it is probably being written. Otherwise, what it denies could be called (T19).
     """
     problems: list[Problem] = []
     broken: list[str] = []
-    filled: list[str] = []
+    texts: dict[str, str] = {}
     policy = _PolicyFiles(places)
-    table, lines = _read_settings(places, problems, broken, filled, were_filled, policy)
+    table, lines, users = _read_settings(places, problems, broken, texts, before or {}, policy)
     entries = _read_entries(places, problems, broken)
     config = None
     locked = _read_lock(places, problems)
     problems += _other_states(places)
     if not _has_error(problems):
         settings = msgspec.convert(table, Settings)
-        merger = Merger(settings, table, lines, problems, places.environ)
+        merger = Merger(settings, table, lines, problems, places.environ, users)
         servers = merger.servers(entries)
         if not broken:  # The servers of a broken file are unknown.
             merger.report_unknown_servers(servers)
-            problems += policy.warnings(servers.values())
+            problems += policy.warnings(
+                servers.values(), {*places.added, *(NAMES if settings.catalog.resource_tools else ())}
+            )
         config = GatewayConfig(
             root=places.root,
             servers=servers,
@@ -89,7 +94,7 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
         config=None if _has_error(problems) else config,
         problems=tuple(problems),
         broken=tuple(broken),
-        filled=tuple(filled),
+        texts=texts,
     )
 
 
@@ -151,19 +156,26 @@ def _read_settings(
     places: Places,
     problems: list[Problem],
     broken: list[str],
-    filled: list[str],
-    were_filled: Collection[str],
+    texts: dict[str, str],
+    before: Mapping[str, str],
     policy: "_PolicyFiles",
-) -> tuple[Table, Lines]:
+) -> tuple[Table, Lines, list[SettingsFile]]:
+    """The settings of all files, with the lines of their keys, and the user's own files."""
     table: Table = {}
     lines: Lines = {}
-    for file in places.settings_files:
+    users: list[SettingsFile] = []
+    # Files whose folder is not known any more come first: they are the user's.
+    files = places.settings_files
+    for file in (*(each for each in before if each not in files), *files):
         text = _read(file, places)
+        if text is None and file in before:
+            text = before[file]
+            problems.append(Problem(severity="warning", file=file, sentence=GONE))
         if text is None:
             continue
         if isinstance(text, str) and text.strip():
-            filled.append(file)
-        elif isinstance(text, str) and file in were_filled:
+            texts[file] = text
+        elif isinstance(text, str) and file in before:
             text = Problem(severity="error", file=file, sentence=EMPTIED)
         if isinstance(text, Problem):
             read = SettingsFile(problems=(msgspec.structs.replace(text, severity="error"),))
@@ -173,10 +185,20 @@ def _read_settings(
             problems += read.problems
             broken.append(file)
             continue
-        policy.take(file, read)
-        table = merged(table, _with_absolute_paths(read.table, os.path.dirname(file), places.home))
+        is_users = file in places.user_settings or file not in files
+        policy.take(file, read, is_users=is_users)
+        if is_users:
+            users.append(read)
+        kept: list[tuple[str, ...]] = []
+        table = merged(table, _with_absolute_paths(read.table, os.path.dirname(file), places.home), kept)
+        for path in kept:
+            key, place = ".".join(path), line_of(lines, path) or ("your own sluicegate.toml", 0)
+            sentence = not_loosened(key, f"{place[0]}, line {place[1]},")
+            problems.append(
+                Problem(severity="note", file=file, line=line_of(read.lines, path), key=key, sentence=sentence)
+            )
         lines.update({path: (file, line) for path, line in read.lines.items()})
-    return table, lines
+    return table, lines, users
 
 
 class _PolicyFiles:
@@ -185,27 +207,29 @@ class _PolicyFiles:
     def __init__(self, places: Places) -> None:
         self.files: list[RulesFile] = []
         self._places = places
-        self._users = places.user_settings
         self._paths: list[str] = []
 
-    def take(self, file: str, read: SettingsFile) -> None:
+    def take(self, file: str, read: SettingsFile, *, is_users: bool) -> None:
         """Move the rules of a file here."""
         shown = _shown_path(file, self._places)
         rules, default = rules_of(read, shown)
-        self.files.append(RulesFile(tuple(rules), default, file in self._users, shown))
+        self.files.append(RulesFile(tuple(rules), default, is_users, shown))
         self._paths.append(file)
         for key in ("permissions", "policy"):
             read.table.pop(key, None)
 
-    def warnings(self, servers: Iterable[ServerConfig]) -> Iterator[Problem]:
-        """Warnings about rules that can never decide, and about rules that name a server that does not exist."""
-        keys = [*(name for server in servers for name in sorted(server.names)), *self._places.added, DEMO]
+    def warnings(self, servers: Iterable[ServerConfig], own: Collection[str]) -> Iterator[Problem]:
+        """Warnings about rules that can never decide, and about rules that name a server that does not exist.
+
+        `own` are the names that the server of the management tools may get.
+        """
+        keys = [*(name for server in servers for name in sorted(server.names)), *self._places.added, *own, DEMO]
         users: list[Rule] = []
         for path, file in zip(self._paths, self.files, strict=True):
-            own = {id(rule) for rule in file.rules}
+            here = {id(rule) for rule in file.rules}
             # A file of the user holds besides the others of the user.
-            for rule, earlier in unreachable([*([] if file.is_users else users), *file.rules]):
-                if id(rule) in own:
+            for rule, earlier in unreachable([*([] if file.is_users else users), *file.rules], NAMES):
+                if id(rule) in here:
                     yield _rule_problem(path, rule, f"This rule is never reached: {earlier.place} decides before.")
             for rule, name in unknown_servers(file.rules, keys):
                 yield _rule_problem(path, rule, f'There is no server "{name}".{did_you_mean(name, keys)}')

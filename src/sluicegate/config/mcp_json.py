@@ -14,7 +14,7 @@ import msgspec
 
 from sluicegate.config import commands, jsonc
 from sluicegate.config.jsonc import JsonArray, JsonNode, JsonObject, Member, Scalar, SyntaxFault
-from sluicegate.config.model import MAX_TIME, Http, Source, Stdio, Transport
+from sluicegate.config.model import DISABLED_BY_ENTRY, MAX_TIME, Http, Source, Stdio, Transport
 from sluicegate.config.problems import Problem, Severity, glob_faults, read_text
 from sluicegate.config.secrets import Secret
 from sluicegate.config.variables import Variables, parse_dotenv
@@ -24,7 +24,6 @@ from sluicegate.text.similar import did_you_mean
 MAX_STRING: Final = 128 * 1024
 """Characters; Linux accepts no longer argument."""
 
-DISABLED_BY_ENTRY: Final = "It is disabled in its file."
 NOTHING_USED: Final = " No server of this file is used."
 """True at start-up only: after a reload the servers of a broken file keep running."""
 

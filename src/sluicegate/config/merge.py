@@ -5,12 +5,13 @@ import os
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import msgspec
 
-from sluicegate.config.mcp_json import DISABLED_BY_ENTRY, ServerEntry
+from sluicegate.config.mcp_json import ServerEntry
 from sluicegate.config.model import (
+    DISABLED_BY_ENTRY,
+    DISABLED_BY_SETTINGS,
     OURSELVES,
     ProfileConfig,
     PythonFile,
@@ -19,14 +20,13 @@ from sluicegate.config.model import (
     Settings,
     Stdio,
 )
+from sluicegate.config.precedence import stricter_server
 from sluicegate.config.problems import Problem, Severity
 from sluicegate.config.secrets import Secret
 from sluicegate.config.self_reference import is_ourselves
-from sluicegate.config.settings_toml import Table, line_of
+from sluicegate.config.settings_toml import SettingsFile, Table, line_of
 from sluicegate.text.globs import name_matches
 from sluicegate.text.similar import did_you_mean
-
-DISABLED_BY_SETTINGS: Final = "It is disabled in sluicegate.toml."
 
 Lines = dict[tuple[str, ...], tuple[str, int]]
 """File and line of every key of the settings."""
@@ -36,11 +36,19 @@ class Merger:
     """Merges servers and settings; appends the problems it finds to `problems`."""
 
     def __init__(
-        self, settings: Settings, table: Table, lines: Lines, problems: list[Problem], environ: Mapping[str, str]
+        self,
+        settings: Settings,
+        table: Table,
+        lines: Lines,
+        problems: list[Problem],
+        environ: Mapping[str, str],
+        users: Sequence[SettingsFile] = (),
     ) -> None:
+        """`users` are the user's own files, whose settings of servers no other file can loosen."""
+        self._users = [_server_tables(each.table) for each in users]
         self._settings = settings
         self._environ = environ
-        self._tables = msgspec.convert(table.get("servers", {}), dict[str, dict[str, object]])
+        self._tables = _server_tables(table)
         self._lines = lines
         self._problems = problems
         self._names: dict[str, str] = {}
@@ -89,6 +97,11 @@ class Merger:
             **entry.settings,
             **(self._tables.get(name) or self._tables.get(key, {})),
         }
+        for tables in self._users:
+            own = {**tables.get("*", {}), **tables.get(key, {}), **tables.get(name, {})}
+            written, loosened = stricter_server(own, written)
+            for setting in loosened:
+                self._report("note", not_loosened(f"servers.{name}.{setting}"), ("servers", name, setting), name)
         try:
             settings = msgspec.convert(written, ServerSettings)
         except msgspec.ValidationError as error:  # The readers should have found it; the other servers must still run.
@@ -165,6 +178,15 @@ class Merger:
         self._problems.append(
             Problem(severity=severity, file=file, line=entry.line, key=name, sentence=sentence, server=name)
         )
+
+
+def not_loosened(key: str, place: str = "your own sluicegate.toml") -> str:
+    """The sentence about a value that is not used, because the user's is stricter."""
+    return f'"{key}" does not apply: {place} is stricter, and another file cannot loosen it.'
+
+
+def _server_tables(table: Table) -> dict[str, dict[str, object]]:
+    return msgspec.convert(table.get("servers", {}), dict[str, dict[str, object]])
 
 
 def key_of(name: str) -> str:

@@ -14,6 +14,8 @@ from sluicegate.gate.rules import Permission, PolicyConfig, PolicySettings
 from sluicegate.text.globs import name_matches
 from sluicegate.text.masking import hidden_parts, masked_text, masked_url
 
+DISABLED_BY_ENTRY: Final = "It is disabled in its file."
+DISABLED_BY_SETTINGS: Final = "It is disabled in sluicegate.toml."
 OURSELVES: Final = "It is this gateway itself; a gateway does not call itself."
 
 MAX_TIME: Final = 31_536_000.0
@@ -158,7 +160,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_arguments: Size | None = None
     """Size of the arguments of one call."""
     max_result: Size | None = None
-    """Size of one result."""
+    """Size of one result or error, with the progress and log lines before it."""
     env_pass: Globs = ()
     """Variables of the gateway that it gets besides those that all servers get: names, or globs such as "AWS_*"."""
 
@@ -219,6 +221,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Seconds for the handshake, including a download."""
         own = self.settings
         return max(own.start_timeout, own.install_timeout) if self.fetched_by else own.start_timeout
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it does not run because of its entry, and not because the user wants that."""
+        return self.disabled not in ("", DISABLED_BY_ENTRY, DISABLED_BY_SETTINGS, OURSELVES)
 
     @property
     def prefix(self) -> str:
@@ -297,7 +304,7 @@ class CatalogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     start_wait: Annotated[float, Meta(ge=0, le=3600)] = 20.0
     """How long after the start lists wait for servers that never ran before; lists of others are remembered."""
     debounce: Annotated[float, Meta(ge=0, le=60)] = 0.25
-    """How long changes are collected before clients are notified."""
+    """How long changes of a server's lists are collected before they are fetched; those of activations are not."""
     instructions: Annotated[int, Meta(ge=0, le=1 << 20)] = 4096
     """Characters of each server's instructions that clients see."""
     resource_tools: bool = False

@@ -6,7 +6,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from sluicegate.config.model import GatewayConfig, Installed, ServerConfig, ServerSettings
-from sluicegate.gate.rules import Permission, Rule
 
 log = logging.getLogger("sluicegate")
 
@@ -28,7 +27,8 @@ def resource_tools_server(config: GatewayConfig) -> str:
 def with_resource_tools(config: GatewayConfig, settings: dict[str, object] | None = None) -> GatewayConfig:
     """The configuration with the server of the resource tools, if `[catalog] resource_tools` is set.
 
-    Its tools do nothing by themselves, so that no rule has to allow them: what they call is judged.
+    Its tools do nothing by themselves, so that no rule has to allow them, and rules about all servers are not about
+    them: what they call is judged.
     """
     if not config.catalog.resource_tools or resource_tools_server(config):
         return config
@@ -45,7 +45,4 @@ def with_resource_tools(config: GatewayConfig, settings: dict[str, object] | Non
         source=Installed(name=_BUNDLED, is_bundled=True, settings=settings or {}),
         settings=ServerSettings(prefix="" if is_bare else name, instructions=False),
     )
-    rule = Rule(Permission(tool=f"mcp__{name}", action="allow"), "the management tools")
-    floors = tuple(replace(each, rules=(*each.rules, rule)) for each in config.policy.floors)
-    policy = replace(config.policy, rules=(*config.policy.rules, rule), floors=floors)
-    return replace(config, servers={**config.servers, name: own}, policy=policy)
+    return replace(config, servers={**config.servers, name: own})

@@ -75,18 +75,6 @@ def rules_of(read: SettingsFile, shown: str) -> tuple[list[Rule], Action | None]
     return [Rule(each, shown, line or 0) for each, line in zip(written, lines, strict=True)], settings.default
 
 
-def merged(first: Table, second: Table) -> Table:
-    """Both tables merged; values of the second one take precedence."""
-    both = dict(first)
-    for key, value in second.items():
-        old = both.get(key)
-        if isinstance(old, dict) and isinstance(value, dict):
-            both[key] = merged(cast(Table, old), cast(Table, value))
-        else:
-            both[key] = value
-    return both
-
-
 def line_of(lines: Mapping[tuple[str, ...], T], path: tuple[str, ...]) -> T | None:
     """The line of a key, or of the nearest table around it."""
     return next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)

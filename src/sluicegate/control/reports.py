@@ -10,7 +10,7 @@ import msgspec
 from sluicegate.config.model import Naming
 from sluicegate.config.problems import Problem
 from sluicegate.exchange import Action
-from sluicegate.gateway.status import ServerStatus
+from sluicegate.gateway.status import HeldItem, ServerStatus
 from sluicegate.protocol.message import Params
 from sluicegate.store.base import Approval
 
@@ -36,16 +36,15 @@ class GatewayReport(msgspec.Struct, frozen=True, kw_only=True):
     naming: Naming
     problems: list[Problem] = []
     """Parts of its files that it does not use because they are wrong, and what it does instead."""
-    left_out: list[str] = []
-    """Entries of its files that point to this gateway itself."""
+    held: list[HeldItem] = []
+    """What servers offer and clients do not get, because a person has not approved its definition."""
     stopping: bool = False
     """Whether it is shutting down; then it accepts no new requests and has no address."""
 
     def sentences(self) -> list[str]:
         """Everything to report apart from the state of each server."""
-        left_out = [f"{name} is this gateway itself, and left out." for name in self.left_out]
         stopping = [f"The gateway {self.stopping_sentence()}"] if self.stopping else []
-        return [*stopping, *map(str, self.problems), *self.findings, *left_out]
+        return [*stopping, *map(str, self.problems), *(each.sentence for each in self.held), *self.findings]
 
     def stopping_sentence(self) -> str:
         """The rest of a sentence about a gateway that is shutting down."""

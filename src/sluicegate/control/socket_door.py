@@ -45,6 +45,11 @@ def control_server(operations: Operations) -> Server:
         return _value(operations.own_tools())
 
     @server.tool
+    def clients() -> Structured:
+        """The clients that are connected, in the order in which they came."""
+        return _items(operations.clients())
+
+    @server.tool
     def logs(name: str = "", after: int = 0) -> Structured:
         """The last lines that a server wrote, or all of them; only those after the line of this number."""
         try:
@@ -68,6 +73,12 @@ def control_server(operations: Operations) -> Server:
         except UnknownTarget as problem:
             raise ToolError(problem.message) from None
         return f"{name} is being restarted."
+
+    @server.tool
+    def clear_counts(by: str = "") -> str:
+        """Forget what servers lost between revisions and what they printed to stdout."""
+        operations.clear_counts(by=by)
+        return "The counts are cleared."
 
     @server.tool
     async def seek(name: str) -> str:

@@ -9,8 +9,10 @@ rule that denies or asks and none that allows: where two readers could disagree,
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar, cast
+from urllib.parse import unquote
 
 import msgspec
 
@@ -20,7 +22,7 @@ from sluicegate.protocol.message import Reply
 from sluicegate.protocol.methods import JUDGED, UNJUDGED
 from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
 from sluicegate.protocol.uri_normalize import plain
-from sluicegate.text.globs import Glob, glob, name_glob
+from sluicegate.text.globs import BadGlob, Glob, glob, name_glob
 
 MAX_ARGUMENT: Final = 16 * 1024
 """Bytes of an argument that a glob reads; of a list, of all its elements together."""
@@ -36,15 +38,23 @@ _ESCAPES: Final = re.compile(
     r"%(?:25)*(?:[01][0-9A-Fa-f]|2[DdEeFf]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaCcFf]|6[1-9A-Fa-f]|7[0-9AaEeFf])"
 )
 """A separator, a control character, or one that needs no escape (RFC 3986 §2.3); escaped once or more."""
+_SCHEME: Final = re.compile(r"(?i:https?|wss?|ftp|file):")
 _URL: Final = re.compile(r"((?i:https?|wss?|ftp|file))://([^/]*)")
-_HOST: Final = re.compile(r"[a-z0-9._:\[\]-]*")
-"""A host as it is compared: no user, no capitals, and nothing that ends the host for some readers only."""
+_HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*)(?::([1-9][0-9]*))?")
+"""A host as it is compared: no user, no capitals, no dot at its end, and nothing that ends it for some readers only."""
+_IPV4: Final = re.compile(r"(?:(?:[1-9]?[0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5])(?:\.(?!$)|$)){4}")
+_PORTS: Final = {"http": "80", "ws": "80", "https": "443", "wss": "443", "ftp": "21"}
+_ANY_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_URL_GLOB: Final = re.compile(r"[A-Za-z*{][A-Za-z0-9+.,*?{}-]*://")
+_NOT_PLACES: Final = frozenset({"command", "query", "sql"})
+"""Arguments that are text for another program, in which paths and URLs may be anywhere."""
 
 _STRICTNESS: Final[Mapping[Action, int]] = {"allow": 0, "ask": 1, "deny": 2}
 
 K = TypeVar("K")
 V = TypeVar("V")
 _NOT_NAMED: Final = "No rule names it."
+_FREE: Final = Verdict("allow", "the management tools")
 _CAREFUL: Final = "No rule names it, and it can do anything on this machine."
 
 
@@ -54,13 +64,16 @@ class ArgumentCondition(msgspec.Struct, frozen=True):
     path: tuple[str, ...]
     """Names of members, and `*` for all of a list or an object; empty for the salient argument of the tool."""
     glob: Glob
+    below: Glob | None = None
+    """What the glob matches below any folder, if it is a relative path: an absolute path may be the same."""
 
     def texts(self, target: Target, arguments: Mapping[str, object]) -> list[str] | None:
         """The texts of the argument; None if it is suspicious."""
         path = self.path or ((target.salient,) if target.salient else ())
         texts = texts_of(arguments, path) if path else None
-        has_segments = "/" in self.glob.source
-        return None if texts is None or (has_segments and any(map(is_suspicious, texts))) else texts
+        if texts is None or "/" not in self.glob.source:
+            return texts
+        return None if any(is_suspicious(text) or self._is_elsewhere(path, text) for text in texts) else texts
 
     def holds(self, target: Target, arguments: Mapping[str, object], *, allows: bool) -> bool:
         """Whether the argument matches: of a list, every element for a rule that allows, any for others."""
@@ -68,7 +81,23 @@ class ArgumentCondition(msgspec.Struct, frozen=True):
         if texts is None:
             return not allows
         matches = self.glob.matches
-        return all(map(matches, texts)) if allows else any(map(matches, texts))
+        if allows:
+            return all(map(matches, texts))
+        return any(map(matches, texts)) or ("/" in self.glob.source and any(map(self._matches_otherwise, texts)))
+
+    def _is_elsewhere(self, path: Sequence[str], text: str) -> bool:
+        """Whether only the server knows what a text is: a relative path for an absolute one, a URL without a scheme."""
+        if path[-1] in _NOT_PLACES or (path == ("*",) and (" " in text or ("/" not in text and "." not in text))):
+            return False  # Not a place, as it seems.
+        if self.glob.is_rooted:
+            return not text.startswith("/")
+        return _URL_GLOB.match(self.glob.source) is not None and _ANY_SCHEME.match(text) is None
+
+    def _matches_otherwise(self, text: str) -> bool:
+        """Whether it matches another spelling of a text that is not suspicious."""
+        if any(map(self.glob.matches, other_spellings(text))):
+            return True
+        return self.below is not None and text.startswith("/") and self.below.matches(text)
 
 
 class CompiledRule(msgspec.Struct, frozen=True):
@@ -141,22 +170,26 @@ class Rules:
         config: PolicyConfig | None = None,
         careful: Mapping[str, Careful] | None = None,
         names: Mapping[str, Collection[str]] | None = None,
+        free: Collection[str] = (),
     ) -> None:
         """Raises BadGlob if a rule cannot be read; the configuration has been checked.
 
         Calls of `careful` tools, given by the keys of their servers, are allowed only by rules that name the server.
         `names` are all names of servers by their keys: rules may use any of them, such as `my_server` for `my-server`.
+        `free` servers, given by their keys, need no permission: only rules that name them or their tools apply, and
+        not those about all servers. What their tools call is judged.
         """
         self.config = config or PolicyConfig()
         self.careful = dict(careful or {})
+        self.free = frozenset(free)
         self.names = {key: tuple(sorted({key, *others})) for key, others in (names or {}).items()}
         others = ("=".join(each) for each in self.names.values() if len(each) > 1)
-        self.version = "+".join([self.config.version, *sorted(self.careful), *sorted(others)])
+        self.version = "+".join([self.config.version, *sorted(self.careful), *sorted(others), *sorted(self.free)])
         """A digest of the rules; equal rules have the same one."""
         self.rules = tuple(_compiled(rule, self.names) for rule in self.config.rules)
         action = self.config.default
         self.default = Verdict(action, self.config.file, "" if action == "allow" else _NOT_NAMED)
-        self.floors = tuple(Rules(each, names=names) for each in self.config.floors)
+        self.floors = tuple(Rules(each, names=names, free=free) for each in self.config.floors)
         """The rules of single files of the user: the strictest verdict counts."""
         self.can_hide = (
             action == "deny"
@@ -201,11 +234,15 @@ class Rules:
         return Applicable(tuple(conditional), self.default_for(target))
 
     def is_too_general(self, rule: CompiledRule, target: Target) -> bool:
-        """Whether a rule would allow a tool of a careful server, and does not name that server."""
+        """Whether a rule does not apply because it does not name a free server, or does not name one that it allows."""
+        if target.server in self.free:
+            return not any(each.names_something for each in rule.subjects_of(target.server))
         return self._is_careful(target) and rule.allows and rule.subject.server.literal is None
 
     def default_for(self, target: Target) -> Verdict:
         """What holds if no rule matches."""
+        if target.server in self.free:
+            return _FREE
         if self.default.action == "deny" or not self._is_careful(target):
             return self.default
         return Verdict("ask", why=_CAREFUL, needs_client=self.careful[target.server].needs_client)
@@ -342,38 +379,71 @@ def is_suspicious(text: str) -> bool:
     return (
         not text.isprintable()
         or "\\" in text
+        or text[:1] == " "
+        or text[-1:] == " "
         or ("//" in text and _EMPTY.search(text) is not None)
         or (("/." in text or text.startswith(".")) and _DOTS.search(text) is not None)
         or ("%" in text and _ESCAPES.search(text) is not None)
-        or ("://" in text and not _is_plain_url(text))
+        or (":" in text and not _is_plain_url(text))
+        or (not text.isascii() and (wide := unicodedata.normalize("NFKC", text)) != text and is_suspicious(wide))
     )
 
 
 def _is_plain_url(text: str) -> bool:
+    """Whether all readers take a text for the same URL, or for none: `https:/host` is `https://host` to some."""
+    if _SCHEME.match(text) is None:
+        return True
     found = _URL.match(text)
-    return found is None or (found[1].islower() and _HOST.fullmatch(found[2]) is not None)
+    if found is None or not found[1].islower():
+        return False
+    scheme, host = found[1], found[2]
+    if scheme == "file":
+        return not host
+    parts = _HOST.fullmatch(host)
+    return parts is not None and parts[2] != _PORTS[scheme] and _is_plain_host(parts[1])
 
 
-_SCHEME: Final = re.compile(r"(?i:https?|wss?|ftp|file):")
+def _is_plain_host(host: str) -> bool:
+    """Whether an address is spelled in the usual way: 127.0.0.1, and neither 127.1 nor 2130706433."""
+    if host.startswith("["):
+        import ipaddress  # Imported late: few URLs have such an address.
+
+        try:
+            address = ipaddress.IPv6Address(host[1:-1])
+        except ValueError:
+            return False
+        return str(address) == host[1:-1] and address.ipv4_mapped is None
+    last = host.rpartition(".")[2]
+    is_number = last.isdigit() or last.startswith("0x")
+    return not is_number or _IPV4.fullmatch(host) is not None
 
 
-def _is_odd_uri(uri: str) -> bool:
-    """Whether a URI is spelled so that some libraries read another one, as `file:/etc` for `file:///etc`."""
-    if uri != uri.strip() or not unicodedata.is_normalized("NFKC", uri):
-        return True
-    if _SCHEME.match(uri) is not None and _URL.match(uri) is None:
-        return True
-    return uri[:7].lower() == "file://" and not uri[7:].startswith("/")
+def other_spellings(text: str) -> Iterator[str]:
+    """Texts that mean the same as a text that is not suspicious, or may do: rules that deny or ask match them, too."""
+    forms = {text}
+    if "%" in text:
+        forms.add(unquote(text))
+    if not text.isascii() or len(forms) > 1:
+        forms |= {unicodedata.normalize(form, each) for form in ("NFC", "NFD", "NFKC") for each in forms}
+    is_url = _ANY_SCHEME.match(text) is not None
+    for each in forms:
+        bare = each.partition("#")[0].removesuffix("?") if is_url else each
+        yield bare
+        yield bare.rstrip("/") or "/"
+        yield f"{bare}/" if is_url else f"/{bare.lstrip('/')}"
+        if (found := _URL.match(bare)) is not None and found[1] in _PORTS and ":" not in found[2]:
+            yield f"{found[0]}:{_PORTS[found[1]]}{bare[found.end() :] or '/'}"
 
 
 def forms_of_uri(uri: str) -> tuple[str, ...]:
     """The spellings of a URI that globs are compared with; none if it is suspicious."""
     if _size(uri) > MAX_ARGUMENT:
         return ()
+    if uri[:17].lower() == "file://localhost/":
+        uri = "file:///" + uri[17:]
     decoded = plain(uri)
-    if decoded.startswith("file://localhost/"):
-        decoded = decoded.replace("localhost", "", 1)
-    if is_suspicious(uri) or is_suspicious(decoded) or _is_odd_uri(uri) or _is_odd_uri(decoded):
+    is_odd = not unicodedata.is_normalized("NFKC", uri) or not unicodedata.is_normalized("NFKC", decoded)
+    if is_odd or is_suspicious(uri) or is_suspicious(decoded):
         return ()
     # `plain` takes http://host/ and http://host for the same.
     scheme, slashes, rest = decoded.partition("://")
@@ -436,9 +506,9 @@ def _compiled(rule: Rule, names: Mapping[str, Collection[str]]) -> CompiledRule:
     written = rule.written
     readings = readings_of(written)
     action: Action = written.action
-    conditions = [ArgumentCondition(tuple(path.split(".")), glob(each)) for path, each in written.args.items()]
+    conditions = [_condition(tuple(path.split(".")), each) for path, each in written.args.items()]
     if written.pattern is not None:
-        conditions.append(ArgumentCondition((), glob(written.pattern)))
+        conditions.append(_condition((), written.pattern))
     return CompiledRule(
         rule,
         readings[0],
@@ -449,6 +519,14 @@ def _compiled(rule: Rule, names: Mapping[str, Collection[str]]) -> CompiledRule:
         tuple(name_glob(each.removeprefix(GROUP)) for each in written.caller if each.startswith(GROUP)),
         _by_name(readings, names, allows=action == "allow"),
     )
+
+
+def _condition(path: tuple[str, ...], source: str) -> ArgumentCondition:
+    below = None
+    if "/" in source and source[0] not in "/*" and _URL_GLOB.match(source) is None:
+        with suppress(BadGlob):  # It has become too long.
+            below = glob(f"**/{source}")
+    return ArgumentCondition(path, glob(source), below)
 
 
 def _by_name(

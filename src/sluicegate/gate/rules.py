@@ -4,6 +4,7 @@ The configuration is read before servers are started, so this module must stay q
 """
 
 import hashlib
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Final, Literal
@@ -21,6 +22,9 @@ STRICTEST: Final[tuple[Action, ...]] = ("deny", "ask", "allow")
 """From the strictest to the most generous."""
 GROUP: Final = "group:"
 _HEAD: Final = "mcp__"
+_URL: Final = re.compile(r"[A-Za-z*{][A-Za-z0-9+.,*?{}-]*://[^/]*")
+"""The scheme and the host of a glob on URLs."""
+_DOT_AT_END: Final = re.compile(r"\.(?::[0-9]*)?$")
 _MAX_COMPARISONS: Final = 50_000
 
 
@@ -142,6 +146,11 @@ class Subject(msgspec.Struct, frozen=True):
     name: Glob | None
     """None for everything of the server."""
 
+    @property
+    def names_something(self) -> bool:
+        """Whether it is about one server or some names, and not about all of many servers."""
+        return self.server.literal is not None or (self.name is not None and not self.name.matches_all)
+
     def covers(self, other: "Subject") -> bool:
         """Whether it surely includes all that the other one does."""
         if self.kinds not in (KINDS, other.kinds) or not self.server.covers(other.server):
@@ -191,6 +200,7 @@ def _subject(kinds: tuple[Kind, ...], kind: Kind, server: str, name: str | None)
     if kind == "resource":
         if "%" in name:
             raise BadGlob("contains a %; URIs are compared with their escapes decoded, so write the character itself")
+        check_host(name)
         return Subject((kind,), name_glob(server), glob(name))
     return Subject((kind,), name_glob(server), name_glob(name))
 
@@ -255,6 +265,8 @@ def faults(written: Permission) -> Iterator[tuple[str, str]]:
     for key, each in globs:
         try:
             glob(each)
+            if key != "caller":
+                check_host(each)
         except BadGlob as problem:
             yield key, f'The glob "{each}" {problem}.'
     for path in written.args:
@@ -262,12 +274,25 @@ def faults(written: Permission) -> Iterator[tuple[str, str]]:
             yield "args", f'"{path}" is not a path of arguments: write names with dots between them.'
 
 
+def check_host(source: str) -> None:
+    """Raise BadGlob if a glob on URLs has a scheme or host in a spelling that no call is compared in.
+
+    Calls that are spelled so are doubtful; a rule that denies must not miss the others.
+    """
+    found = _URL.match(source)
+    if found is None:
+        return
+    if found[0] != found[0].lower() or not found[0].isascii() or _DOT_AT_END.search(found[0]) is not None:
+        raise BadGlob("should have its scheme and host in lower case and ASCII, and no dot at the end of the host")
+
+
 # --------------------------------------------------------------------------------------------------------- warnings
 
 
-def unreachable(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
+def unreachable(rules: Sequence[Rule], free: Collection[str] = ()) -> Iterator[tuple[Rule, Rule]]:
     """Rules that can never decide, each with an earlier rule that matches all it could match.
 
+    Rules about all servers hide none about one of `free`, to which they do not apply.
     With very many rules some are missed: this is for a warning, which must not delay a start.
     """
     # Rules with conditions on arguments hide none but equal ones.
@@ -281,7 +306,8 @@ def unreachable(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
         content = msgspec.structs.replace(rule.written, why="", record="digest")
         hiding = seen.setdefault(msgspec.json.encode(content, order="deterministic"), rule)
         if hiding is rule:
-            earlier = [*wide.get(None, ()), *(wide.get(server, ()) if server is not None else ())]
+            general = () if server in free else wide.get(None, ())
+            earlier = [*general, *(wide.get(server, ()) if server is not None else ())]
             left -= len(earlier)
             if left < 0:
                 return

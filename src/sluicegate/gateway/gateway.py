@@ -19,7 +19,7 @@ from sluicegate.exchange import Exchange, Handler, Step, Upstream, chain
 from sluicegate.gate.admission import Admission, Startup
 from sluicegate.gateway.governance import Stores, adjust, governance_of, stores_in_memory
 from sluicegate.gateway.server_logs import LogLine, ServerLogs
-from sluicegate.gateway.status import ServerStatus, status_of, unmounted_status
+from sluicegate.gateway.status import HeldItem, ServerStatus, status_of, unmounted_status
 from sluicegate.gateway.upstreams import check_prefixes, mount_settings, upstream_of
 from sluicegate.hub.catalog import Offer, Patterns, Subset
 from sluicegate.hub.hub import Hub
@@ -27,6 +27,7 @@ from sluicegate.hub.mount import Mount
 from sluicegate.hub.router import Router
 from sluicegate.protocol.message import Reply
 from sluicegate.protocol.types import HEALTH
+from sluicegate.runtime.clients import Clients
 from sluicegate.store.base import Change
 from sluicegate.upstream.spawn import Launched
 
@@ -74,6 +75,7 @@ class Gateway:
             limits.in_flight, limits.in_flight_per_caller, self.governance.note_refusal, self.startup
         )
         self._steps: tuple[Step, ...] = (self.admission, *steps)
+        self.clients = Clients(self.stores.audit.note if self.stores.is_recorded else lambda row: None)
         self._health: Handler | None = None
         self._since = time.monotonic()
         self._load_file = load_file
@@ -93,6 +95,7 @@ class Gateway:
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        self.clients.close()
         await self.hub.__aexit__(*error)
 
     def handler(self, profile: str = "") -> Handler:
@@ -102,7 +105,7 @@ class Gateway:
             ConfigError: there is no such profile.
         """
         self.config.check_profile(profile)
-        return chain(self._steps, self.hub.router(profile), self.governance.note_reject)
+        return chain(self._steps, self.hub.router(profile), self.governance.note_reject, self.clients)
 
     def apply(self, config: GatewayConfig) -> ConfigChanges:
         """Apply another configuration. Only what differs is changed, and calls in progress finish.
@@ -142,11 +145,6 @@ class Gateway:
         """The servers, in the order of the configuration."""
         # Clients and gateway often share a file, so it may have an entry for this gateway, which is not a server of it.
         return [server.name for server in self.config.servers.values() if server.disabled != OURSELVES]
-
-    @property
-    def left_out(self) -> list[str]:
-        """The entries of the configuration that are this gateway itself."""
-        return [server.name for server in self.config.servers.values() if server.disabled == OURSELVES]
 
     def status(self) -> list[ServerStatus]:
         """The status of every server, in the order of the configuration."""
@@ -194,11 +192,20 @@ class Gateway:
         problem = self.stores.audit.problem
         then = "calls are refused" if not self.is_able else "calls go on without it"
         audit = [f"The audit log cannot be written ({problem}); {then} until it can."] if problem else []
-        waiting = [
-            f"{entry.target.server}: {name} is not offered. {why}"
-            for (_, name), (entry, why) in self.hub.catalog.quarantined.items()
+        return [*audit, *self.hub.catalog.findings]
+
+    def clear_counts(self) -> None:
+        """Forget what servers lost between revisions and what they printed to stdout."""
+        for mount in self.hub.mounts:
+            mount.calls.losses.clear()
+            self._logs.of(mount.name).clear_printed()
+
+    def held(self) -> list[HeldItem]:
+        """What servers offer and clients do not get, because a person has not approved its definition."""
+        return [
+            HeldItem(server=entry.mount, kind=kind, name=name, why=why)
+            for (kind, name), (entry, why) in self.hub.catalog.quarantined.items()
         ]
-        return [*audit, *waiting, *self.hub.catalog.findings]
 
     def logs(self, name: str = "", *, after: int = 0) -> list[LogLine]:
         """The last lines that a server wrote, or all servers; only those after the line of this number.
@@ -303,7 +310,7 @@ class Gateway:
         from sluicegate.gateway.loading import Services
 
         folder = activations_folder(self.config.root, os.environ)
-        return Services(name, self.states, self._since, folder, self._access)
+        return Services(name, self.states, self._since, folder, self._access, self.config.root)
 
     def _access(self, exchange: Exchange) -> "CallerAccess":
         """What a tool of this process may use for the caller of an exchange: the view that the exchange came through.

@@ -9,6 +9,7 @@ from typing import Final
 
 from sluicegate.config.model import GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.config.paths import audit_folder, last_checkpoint_file, state_file
+from sluicegate.config.resource_tools import resource_tools_server
 from sluicegate.errors import ConfigError, StateUnavailable
 from sluicegate.gate.approvals import ApprovalSettings
 from sluicegate.gate.governance import Governance, MakePermission
@@ -199,7 +200,8 @@ def rules_of(config: GatewayConfig) -> Rules:
         key: source.name for key, source in sources.items() if isinstance(source, Installed) and source.is_bundled
     }
     careful = {key: _CAREFUL[name] for key, name in bundled.items() if name in _CAREFUL}
-    return Rules(config.policy, careful, names_of(config))
+    own = resource_tools_server(config)
+    return Rules(config.policy, careful, names_of(config), free=[config.servers[own].key] if own else ())
 
 
 def names_of(config: GatewayConfig) -> dict[str, set[str]]:

@@ -47,6 +47,10 @@ class ServerLog:
         self.last_printed = text
         self._keep([text], is_stdout=True)
 
+    def clear_printed(self) -> None:
+        """Count what it prints to stdout from now on; the lines are kept."""
+        self.printed, self.last_printed = 0, ""
+
     def _keep(self, texts: Iterable[str], *, is_stdout: bool) -> None:
         now = time.time()
         self.lines.extend(

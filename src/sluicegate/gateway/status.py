@@ -5,7 +5,7 @@ It imports nothing that runs a gateway, so that a command which only asks a runn
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,22 @@ from sluicegate.errors import UpstreamError, UpstreamUnavailable
 if TYPE_CHECKING:
     from sluicegate.gateway.server_logs import ServerLog
     from sluicegate.hub.mount import Mount
+
+
+class HeldItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool, prompt or resource that is not offered until a person approves its definition."""
+
+    server: str
+    kind: str
+    """`tools`, `prompts`, `resources` or `templates`."""
+    name: str
+    """As clients would see it."""
+    why: str
+    """Why, and what to do."""
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.server}: {self.name} is not offered. {self.why}"
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -40,7 +56,9 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     resources: int = 0
     calls: int = 0
     errors: int = 0
-    latency_ms: float = 0.0
+    p50_ms: float = 0.0
+    """Of the last answered calls, half took no longer than this. Calls that ran into their time-out do not count."""
+    p95_ms: float = 0.0
     in_flight: int = 0
     waiting: int = 0
     restarts: int = 0
@@ -50,6 +68,8 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """What the server itself wrote before it ended; not for clients."""
     lost: Mapping[str, int] = {}
     """What could not be translated between its era and its callers' eras, with counts."""
+    lost_at: float = 0.0
+    """When that happened last, in seconds since 1970."""
     printed: int = 0
     """Lines on its stdout that are no messages."""
     printed_line: str = ""
@@ -84,23 +104,31 @@ def status_of(
         resources=offered["resources"],
         calls=figures.calls,
         errors=figures.errors,
-        latency_ms=round(1000 * figures.seconds / figures.calls, 1) if figures.calls else 0.0,
+        p50_ms=_percentile(figures.recent, 50),
+        p95_ms=_percentile(figures.recent, 95),
         in_flight=calls.limit.in_use,
         waiting=calls.limit.waiting,
         restarts=figures.restarts,
         seconds=round(time.monotonic() - condition.since, 1),
         details=problem.details.strip() if problem is not None else "",
         lost=dict(calls.losses),
+        lost_at=calls.lost_at,
         printed=server_log.printed,
         printed_line=server_log.last_printed,
     )
+
+
+def _percentile(seconds: Collection[float], percent: int) -> float:
+    """The time, in milliseconds, that this percentage of calls did not exceed; 0 without calls."""
+    ordered = sorted(seconds)
+    return round(1000 * ordered[(len(ordered) - 1) * percent // 100], 1) if ordered else 0.0
 
 
 def unmounted_status(server: ServerConfig, broken: str) -> ServerStatus:
     """The status of a server that is not mounted; `broken` says why it could not be created."""
     return ServerStatus(
         name=server.name,
-        state="failed" if broken else "disabled",
+        state="failed" if broken else "wrong" if server.is_wrong else "disabled",
         sentence=broken or server.disabled or "It is being removed.",
         kind=server.kind,
         transport=_transport_of(server),

@@ -4,7 +4,6 @@ Pure: a catalog is immutable and rebuilt whenever an offer changes. Entries are 
 each server's own list.
 """
 
-import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
@@ -23,6 +22,7 @@ from sluicegate.hub.naming import (
     names_for,
     own_uri,
 )
+from sluicegate.protocol.definition_digest import HOPS
 from sluicegate.protocol.headers import Marks
 from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.types import STREAMING_KEY
@@ -65,25 +65,13 @@ class Offered(msgspec.Struct, frozen=True):
     definition: Params
     marks: Marks = {}
     digest: str = ""
-    """SHA-256 of what a client's model sees of it."""
+    """Of the whole definition; see `definition_digest`."""
     salient: str = ""
     """The argument that says most about a call of this tool; empty if there is none."""
 
 
 SALIENT: Final = ("command", "path", "file_path", "uri", "url", "query", "sql")
 """Arguments that say most about a call, the most telling first."""
-
-_SEEN: Final = (
-    *("name", "uri", "uriTemplate", "title", "description", "mimeType"),
-    *("inputSchema", "outputSchema", "annotations", "arguments"),
-)
-"""The members of an entry that its digest covers."""
-
-
-def digest_of(entry: Params) -> str:
-    """SHA-256 of a decoded entry, whatever the order of its members."""
-    seen = {member: entry[member] for member in _SEEN if member in entry}
-    return hashlib.sha256(msgspec.json.encode(seen, order="deterministic")).hexdigest()
 
 
 def salient_argument(schema: object) -> str:
@@ -222,7 +210,7 @@ class Catalog(msgspec.Struct, frozen=True):
         """
         if name in self.of(kind):
             return name
-        if kind not in _REVIEWED:
+        if kind not in _NAMED:
             return None
         found: set[str] = set()
         for text in {name, name.removeprefix("mcp__")}:
@@ -282,8 +270,8 @@ class Catalog(msgspec.Struct, frozen=True):
 
 EMPTY: Final = Catalog()
 
-_REVIEWED: Final = ("tools", "prompts")
-"""What a model acts on. Resources come and go with the user's files."""
+_NAMED: Final = ("tools", "prompts")
+"""The lists whose entries have names rather than URIs."""
 
 
 def build_catalog(
@@ -333,7 +321,7 @@ def build_catalog(
 
 def definitions_of(catalog: Catalog) -> dict[Target, Params]:
     """The definitions in a catalog that are reviewed before it is shown."""
-    entries = (entry for kind in _REVIEWED for entry in catalog.of(kind).values())
+    entries = (entry for kind in KINDS for entry in catalog.of(kind).values())
     return {entry.target: entry.source.definition for entry in entries if entry.source is not None}
 
 
@@ -341,11 +329,11 @@ def without_quarantined(catalog: Catalog, whys: Mapping[Target, str]) -> Catalog
     """The catalog without the entries that may not be used; `whys` are the reasons."""
     if not whys:
         return catalog
-    entries = {(kind, name): entry for kind in _REVIEWED for name, entry in catalog.of(kind).items()}
+    entries = {(kind, name): entry for kind in KINDS for name, entry in catalog.of(kind).items()}
     quarantined = {place: (entry, whys[entry.target]) for place, entry in entries.items() if entry.target in whys}
     left = {
         kind: {name: entry for name, entry in catalog.of(kind).items() if (kind, name) not in quarantined}
-        for kind in _REVIEWED
+        for kind in KINDS
     }
     return msgspec.structs.replace(catalog, **left, quarantined=quarantined)
 
@@ -491,8 +479,6 @@ def without_hidden(catalog: Catalog, is_hidden: Callable[[Target], bool]) -> Cat
 
 GATEWAY: Final = "dev.sluicegate/gateway"
 """In `_meta` of every page of our lists: marks us as a gateway."""
-HOPS: Final = "dev.sluicegate/hops"
-"""In `_meta` of list entries and requests: the number of gateways that they passed."""
 MAX_HOPS: Final = 8
 """Gateways that mount each other would otherwise list each other's entries, and forward requests, without end."""
 

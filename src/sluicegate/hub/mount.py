@@ -229,6 +229,7 @@ class Mount:
             before = self.calls
             self._reset()
             self.calls.figures, self.calls.losses, self.calls.callers = before.figures, before.losses, before.callers
+            self.calls.lost_at = before.lost_at
         self.state = MountState.STARTING
         self._sentence = f"{self.name} is starting."
 
@@ -261,7 +262,8 @@ class Mount:
             self.problem = problem
             cause = told_of(self.name, why)
             text = str(problem) if str(problem).startswith(self.name) else f"{self.name}: {problem}"
-            log.log(logging.WARNING if is_news else logging.DEBUG, "%s", text, extra={"server": self.name})
+            level = logging.WARNING if is_news else logging.DEBUG
+            log.log(level, "%s", text, extra={"server": self.name, "why": why, "details": problem.details})
             if pause.is_failed:
                 self._enter(MountState.FAILED, cause)
             else:

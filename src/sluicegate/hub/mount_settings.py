@@ -1,5 +1,6 @@
 """The settings of a mount, and the figures that are counted for it: plain values."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -13,6 +14,10 @@ from sluicegate.text.globs import name_matches
 
 LISTS_DEBOUNCE: Final = 0.25
 """Seconds between the notice that a list changed and fetching it: notices often come in bursts."""
+
+
+RECENT_CALLS: Final = 1000
+"""Calls whose times are kept, for percentiles."""
 
 
 class MountSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,5 +73,6 @@ class Figures(msgspec.Struct):
 
     calls: int = 0
     errors: int = 0
-    seconds: float = 0.0
     restarts: int = 0
+    recent: deque[float] = msgspec.field(default_factory=lambda: deque(maxlen=RECENT_CALLS))
+    """Seconds that the last answered calls took."""

@@ -46,7 +46,17 @@ Token = str | Chars | Star
 class Glob:
     """A compiled glob."""
 
-    __slots__ = ("_automaton", "_exact", "_head", "_heads", "_simple", "matches_all", "separator", "source")
+    __slots__ = (
+        "_automaton",
+        "_exact",
+        "_head",
+        "_heads",
+        "_simple",
+        "is_rooted",
+        "matches_all",
+        "separator",
+        "source",
+    )
 
     def __init__(self, source: str, separator: str = "/") -> None:
         """Raises BadGlob if the source cannot be read."""
@@ -68,8 +78,11 @@ class Glob:
         self._automaton = _Automaton(rest, separator) if rest else None
         self._heads = tuple(head for head, star, tail in simple if star.crosses and not tail)
         """It matches everything that begins with one of these."""
-        self._head = _common_prefix([*exact, *(head for head, _, _ in simple), *(head for head, _, _ in rest)])
+        beginnings = [*exact, *(head for head, _, _ in simple), *(head for head, _, _ in rest)]
+        self._head = _common_prefix(beginnings)
         """The text that everything it matches begins with."""
+        self.is_rooted = bool(separator) and any(each.startswith(separator) for each in beginnings)
+        """Whether it, or one of its alternatives, matches only texts that begin with the separator."""
         self.matches_all = "" in self._heads
 
     def matches(self, text: str) -> bool:

@@ -101,6 +101,8 @@ class DuplexConnection:
         self._server_requests = ServerRequests(name, tasks, self._backpressure, self.send)
         self._flooding = Inbox(None)
         self._said_more = False  # whether we sent anything besides requests that are pending
+        self._is_open = False  # whether the handshake is done
+        self._printed_text = False  # whether it sent lines that are no messages
         self._late_answers = 0  # how many answers may still come for requests that were cancelled
         self._skipped = skipped or SkippedLines(name)
         self._bad_messages = RateCounter()  # Per connection, so that the same lines close only one.
@@ -125,7 +127,13 @@ class DuplexConnection:
         except TimeoutError:
             details = self.last_words()
             problem = f"{self.name} did not answer the handshake within {limit:g} s{'' if details else '.'}"
+            if self._printed_text:
+                problem = (
+                    f"{self.name} is not an MCP server on stdin and stdout: it printed text and did not answer within"
+                    f" {limit:g} s. If it serves HTTP, its entry needs a url{'' if details else '.'}"
+                )
             raise UpstreamUnavailable(problem, details=details) from None
+        self._is_open = True
 
     def begin_session(self, session: ClientSession) -> None:
         """Treat the server as one of the session era."""
@@ -316,7 +324,15 @@ class DuplexConnection:
 
     def ended(self) -> None:
         """Fail all pending requests: the server is gone."""
-        self._close(lambda: f"{self.name} {self.describe_end()}")
+        self._close(self._why_it_ended)
+
+    def _why_it_ended(self) -> str:
+        how = f"{self.name} {self.describe_end()}"
+        # A server that fails at its start says why on stderr, and its status is not 0.
+        if not self._is_open and (how.endswith(" status 0") or (self._printed_text and not self.last_words())):
+            printed = "printed text and " if self._printed_text else ""
+            how = f"{how} before it answered: it {printed}is not an MCP server, or its arguments are wrong"
+        return how
 
     def failed(self, message: bytes, problem: UpstreamError) -> None:
         """Fail the request that `message` is: it did not arrive, or may not have."""
@@ -354,6 +370,8 @@ class DuplexConnection:
             case Notification():
                 # Each message of a batch counts with the size of the whole line.
                 self._notifications.route(message, len(line))
+            case Request(method="initialize" | "server/discover"):
+                self._close(lambda: f"{self.name} is not an MCP server: it sends back what it is sent")
             case Request():
                 if not self._has_calls:
                     self._count_bad()
@@ -395,6 +413,7 @@ class DuplexConnection:
 
     def _unreadable(self, problem: Unreadable, line: bytes) -> None:
         inbox = self.pending.claim(problem.id) if problem.id is not None else None
+        self._printed_text = True
         if inbox is not None:
             inbox.put(UpstreamProtocolError(f"The answer of {self.name} {problem.problem}."))
         self._skipped.skip(line, problem.problem, is_answer=inbox is not None)
@@ -403,7 +422,8 @@ class DuplexConnection:
     def _count_bad(self) -> None:
         if self._bad_messages.count() > BAD_MESSAGES_A_MINUTE and self._closed is None:
             self._backpressure.hold(self._flooding)
-            self._close(lambda: f"{self.name} {FLOODED}")
+            not_a_server = "is not an MCP server: it prints text without end, and answers nothing"
+            self._close(lambda: f"{self.name} {FLOODED if self._is_open else not_a_server}")
 
 
 class SocketUpstream:
