@@ -19,6 +19,7 @@ from sluicegate.protocol.input_required import Answers, Questions
 from sluicegate.protocol.message import Notification, Params, Reply
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import ClientProfile, Discovery
+from sluicegate.runtime.clients import Clients
 from sluicegate.store.base import ApprovalAnswer, Coverage
 
 log: Final = logging.getLogger("sluicegate")
@@ -42,7 +43,7 @@ class Target(msgspec.Struct, frozen=True):
     name: str
     """The server's own name of it, its URI, or the method; empty for the server's instructions."""
     definition: str = ""
-    """SHA-256 of its definition; empty for a resource that no list has."""
+    """The digest of its definition; empty for a resource that no list has."""
     salient: str = ""
     """The argument that says most about a call of this tool, such as `path` or `command`; empty if there is none."""
     origin: str = ""
@@ -143,6 +144,8 @@ class Exchange(msgspec.Struct):
     """What the program around this gateway says about a call for which a person is asked, or why it is not asked."""
     request_id: str = ""
     """The id of the request in the audit log; set by the audit step."""
+    max_result: int | None = None
+    """Bytes that its server may send, with all that comes before the reply; set by the step for sizes."""
     state: object = None
     """The value that the lifespan of the answering `Server` yielded."""
     accepts_events: bool = False
@@ -318,12 +321,18 @@ def behind(steps: Sequence[Step], handler: Handler) -> Handler:
 class Chain:
     """A handler with steps in front of it. Retries pass the same steps and then go to the call that they continue."""
 
-    __slots__ = ("_calls", "_retries", "describe_tool", "on_refused")
+    __slots__ = ("_calls", "_retries", "clients", "describe_tool", "on_refused")
 
     def __init__(
-        self, steps: Sequence[Step], handler: Handler, on_refused: Callable[[str, str], None] | None = None
+        self,
+        steps: Sequence[Step],
+        handler: Handler,
+        on_refused: Callable[[str, str], None] | None = None,
+        clients: Clients | None = None,
     ) -> None:
         is_chain = isinstance(handler, Chain)
+        self.clients = clients or (handler.clients if is_chain else Clients())
+        """The clients that come by this handler."""
         self.on_refused = on_refused or (handler.on_refused if is_chain else _ignore)
         """Called by a pipe, with a reason and the caller's id, when it refuses a message that has no exchange yet."""
         self.describe_tool: DescribeTool = getattr(handler, "describe_tool", _describe_nothing)
@@ -339,9 +348,14 @@ class Chain:
         self._calls, self._retries = behind((step,), self._calls), behind((step,), self._retries)
 
 
-def chain(steps: Sequence[Step], handler: Handler, on_refused: Callable[[str, str], None] | None = None) -> Chain:
+def chain(
+    steps: Sequence[Step],
+    handler: Handler,
+    on_refused: Callable[[str, str], None] | None = None,
+    clients: Clients | None = None,
+) -> Chain:
     """Put the steps around the handler, the first one outermost. Done once, when the gateway is built."""
-    return Chain(steps, handler, on_refused)
+    return Chain(steps, handler, on_refused, clients)
 
 
 def accepting_retries(handler: Handler) -> Chain:

@@ -31,8 +31,15 @@ class Tick(msgspec.Struct, tag="tick"):
     price: float
 
 
+class Warned(msgspec.Struct, tag="warned"):
+    text: str
+
+    def __str__(self) -> str:
+        return f"[warning] {self.text}"
+
+
 NAMES: Final[Mapping[str, object]] = {
-    kind.__name__: kind for kind in (Data, Error, Log, Progress, Structured, ToolUse, Counted, Line, Tick)
+    kind.__name__: kind for kind in (Data, Error, Log, Progress, Structured, ToolUse, Counted, Line, Tick, Warned)
 }
 
 

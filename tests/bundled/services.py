@@ -11,5 +11,10 @@ from sluicegate.hub.hub import Hub
 def services_in(folder: Path | str, *, servers: Callable[[], Mapping[str, int]] = dict, since: float = 0.0) -> Services:
     router = Hub().router("")
     return Services(
-        "alone", servers, since, str(folder), lambda exchange: CallerAccess(exchange.caller, router, router)
+        "alone",
+        servers,
+        since,
+        str(folder),
+        lambda exchange: CallerAccess(exchange.caller, router, router),
+        str(folder),
     )

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import sluicegate
@@ -26,6 +27,7 @@ from sluicegate.server import Server, activated
 from sluicegate.testing import MemoryUpstream
 from tests.activations.helpers import ask, call, failure, text
 from tests.bundled.services import services_in
+from tests.polling import until_called
 
 
 class Stage:
@@ -181,7 +183,45 @@ async def test_ids_are_completed(stage: Stage) -> None:
 
     assert await proposals("arbor://tree/{tree}", "tree", tree[:6]) == [tree]
     both = await proposals("arbor://tree/{tree}/node/{node}", "node", "", tree=tree)
-    assert set(both) == {root, node}
+    assert set(both) == {"root", root, node}
+    await stage.do("node_create_text", tree=(await stage.do("tree_create", name="main"))["id"], content="x", name="rx")
+    assert await proposals("arbor://tree/{tree}", "tree", "ma") == ["main"]
+    assert await proposals("arbor://tree/{tree}/node/{node}", "node", "r", tree="main") == ["root", "rx"]
+
+
+async def test_trees_and_nodes_have_names(stage: Stage) -> None:
+    main = await stage.do("tree_create", name="main")
+    plan = await stage.do("node_create_text", tree="main", content="The plan.", parent="root", name="plan")
+    assert (main["name"], plan["name"], plan["parent"]) == ("main", "plan", main["root"])
+    below = await stage.do("node_create_text", tree="main", content="A step.", parent="plan")
+    path = await stage.do("context_get_path", tree="main", node=below["id"])
+    assert [node["name"] for node in path] == ["root", "plan", None]
+    assert await stage.do("node_get_children", tree="main", node="plan") == [below]
+    for uri, found in (("arbor://tree/main/node/root", main["root"]), ("arbor://tree/main/node/plan", plan["id"])):
+        read: Any = await ask(stage.server, "resources/read", {"uri": uri})
+        assert msgspec.json.decode(read["contents"][0]["text"])["id"] == found
+    listed: Any = (await ask(stage.server, "resources/list"))["resources"]
+    assert [(each["uri"], each["name"]) for each in listed] == [(f"arbor://tree/{main['id']}", "main")]
+
+
+async def test_names_are_unique_for_each_owner_and_free_after_the_last_claim(stage: Stage) -> None:
+    mine = await stage.do("tree_create", name="main")
+    assert await stage.fail("tree_create", name="main") == "local has a tree main already; choose another name."
+    hers = await stage.do("tree_create", name="main", owner="ada")
+    assert (await stage.do("tree_get", tree="main"))["tree"]["id"] == mine["id"]
+    assert (await stage.do("tree_release", tree="main", owner="ada"))["id"] == hers["id"]
+    assert (await stage.do("tree_create", name="main", owner="ada"))["id"] != hers["id"]
+    await stage.do("tree_create", name="other", owner="ada")
+    only = (await stage.do("tree_get", tree="other"))["tree"]
+    assert only["owners"] == {"ada": 1}, "no other owner has a tree of that name"
+    await stage.do("tree_create", name="other", owner="bob")
+    assert "Several owners have a tree other; use its id: " in await stage.fail("tree_get", tree="other")
+    await stage.do("node_create_text", tree="main", content="x", name="plan")
+    in_use = f"The tree {mine['id']} has a node plan already; choose another name."
+    assert await stage.fail("node_create_text", tree="main", content="y", name="plan") == in_use
+    assert len((await stage.do("tree_get", tree="main"))["nodes"]) == 2, "nothing of it was written"
+    for name in ("root", "", "a/b", "0123456789abcdef"):
+        assert "name" in await stage.fail("node_create_text", tree="main", content="y", name=name)
 
 
 async def test_subscribers_hear_of_changes(tmp_path: Path) -> None:
@@ -191,6 +231,11 @@ async def test_subscribers_hear_of_changes(tmp_path: Path) -> None:
             await stage.do("node_create_text", tree=tree, content="new")
             update: Any = await anext(aiter(updates))
             assert update.uri == f"arbor://tree/{tree}"
+        await stage.do("tree_create", name="main")
+        async with sluicegate.connect(stage.server) as client, client.subscribe("arbor://tree/main") as updates:
+            await stage.do("node_create_text", tree="main", content="new")
+            update = await anext(aiter(updates))
+            assert update.uri == "arbor://tree/main"
 
 
 async def test_subscribers_hear_that_a_tree_is_archived(tmp_path: Path) -> None:
@@ -306,3 +351,29 @@ async def test_external_nodes_are_read_through_the_gateway(tmp_path: Path, monke
             assert handles.structured_content == {"result": ["notes+note://today"]}
             assert list((tmp_path / "state").rglob("arbor.db"))
     sys.modules.pop("arbor_notes", None)
+
+
+async def test_clients_of_a_gateway_see_a_new_tree_at_once_and_under_its_own_uri(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    # Changes of other servers are collected for a minute.
+    (tmp_path / "sluicegate.toml").write_text('[activations.arbor]\nbundled = "arbor"\n[catalog]\ndebounce = 60\n')
+    config = load(Places(root=str(tmp_path), home=str(tmp_path / "home"), environ={})).config
+    assert config is not None
+    async with asyncio.timeout(30), Gateway(config, load_file=load_file) as gateway:
+        await gateway.hub.settled()
+        async with sluicegate.connect(MemoryUpstream(gateway.handler())) as client:
+            tree: Any = (await client.call("arbor.tree_create", name="main")).structured_content
+
+            async def is_listed() -> bool:
+                return f"arbor://tree/{tree['id']}" in [each.uri for each in await client.resources()]
+
+            await until_called(is_listed)
+            assert [each.uri_template for each in await client.resource_templates()] == [
+                "arbor://tree/{tree}",
+                "arbor://tree/{tree}/node/{node}",
+            ]
+            for uri in ("arbor://tree/main/node/root", "arbor+arbor://tree/main/node/root"):
+                (read,) = (await client.read(uri)).contents
+                assert tree["root"] in str(read.text)

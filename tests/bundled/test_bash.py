@@ -17,11 +17,14 @@ from sluicegate.config.load import load
 from sluicegate.config.paths import Places
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.loading import load_file
+from sluicegate.protocol.message import Result
+from sluicegate.protocol.native import events_of
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.server import activated
 from sluicegate.testing import MemoryUpstream
 from sluicegate.upstream.guarded_command import OutputReceiver
 from tests.activations.helpers import Recorder, call, text
+from tests.bundled.services import services_in
 from tests.polling import until
 
 PATIENCE = 50.0
@@ -46,7 +49,8 @@ def is_running(pid: int) -> bool:
 
 async def test_output_comes_by_line_and_ends_with_the_exit_code() -> None:
     events = await run("echo one; echo two; exit 3")
-    assert events == [Stdout("one\n"), Stdout("two\n"), Structured({"exit_code": 3})]
+    end = Error("The command failed with exit code 3.")
+    assert events == [Stdout("one\n"), Stdout("two\n"), Structured({"exit_code": 3}), end]
     assert await run("echo oops >&2; printf end") in (
         [Stderr("oops\n"), Stdout("end"), Structured({"exit_code": 0})],
         [Stdout("end"), Stderr("oops\n"), Structured({"exit_code": 0})],
@@ -56,6 +60,24 @@ async def test_output_comes_by_line_and_ends_with_the_exit_code() -> None:
 async def test_a_buffered_client_gets_text_and_a_structured_result() -> None:
     result = await call(server(), "bash.execute", {"command": "echo hello"}, capabilities={})
     assert (text(result), result["structuredContent"]) == ("hello\n", {"exit_code": 0})
+
+
+async def test_a_failed_command_is_an_error_that_marks_lines_of_stderr() -> None:
+    command = "echo before; echo oops >&2; printf after; exit 2"
+    result = await call(server(), "bash.execute", {"command": command}, capabilities={})
+    printed, sentence = (block["text"] for block in result["content"])
+    assert sorted(printed.splitlines()) == ["[stderr] oops", "after", "before"]
+    assert (result["isError"], result["structuredContent"]) == (True, {"exit_code": 2})
+    assert sentence == "The command failed with exit code 2."
+    failed = events_of(Result(result))[-1]
+    assert failed["type"] == "error" and failed["data"] == {"exit_code": 2}
+
+
+async def test_a_command_runs_in_the_folder_of_the_gateway(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    bash = Bash(services_in(tmp_path))
+    assert [event async for event in bash.execute("pwd")][0] == Stdout(f"{tmp_path}\n")
+    assert [event async for event in bash.execute("pwd", cwd="inner")][0] == Stdout(f"{tmp_path / 'inner'}\n")
 
 
 async def test_a_client_that_wants_progress_gets_events() -> None:
@@ -78,11 +100,13 @@ async def test_output_beyond_the_limit_is_dropped_while_the_command_goes_on() ->
     assert events == [
         *(Stdout("line\n"), Stdout("line\n"), Stdout("li")),
         Structured({"exit_code": 7, "truncated": True}),
+        Error("The command failed with exit code 7."),
     ]
 
 
 async def test_a_signal_is_named() -> None:
-    assert await run("kill -SEGV $$") == [Structured({"exit_code": 139, "signal": "SIGSEGV"})]
+    end = Error("The command was ended by the signal SIGSEGV.")
+    assert await run("kill -SEGV $$") == [Structured({"exit_code": 139, "signal": "SIGSEGV"}), end]
 
 
 async def test_none_of_our_variables_is_inherited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -189,7 +213,7 @@ async def test_a_slow_reader_stops_the_command_and_loses_nothing() -> None:
         floods.append(Flood(receiver))
         return floods[0]
 
-    stream: Any = Bash(start).execute("flood")
+    stream: Any = Bash(start=start).execute("flood")
     async with asyncio.timeout(PATIENCE):
         assert (await anext(stream)).data == "1\n"
         for _ in range(1000):

@@ -1,6 +1,7 @@
 """`sluicegate pins`: what was approved, what has changed, and the lock file."""
 
 import asyncio
+import getpass
 import json
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -9,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from sluicegate.config.paths import state_file
-from sluicegate.hub.catalog import digest_of
+from sluicegate.gate.lock_file import write_lock
+from sluicegate.protocol.definition_digest import digest_of, interface_digest
 from sluicegate.store.base import Pin
 from sluicegate.store.sqlite_decisions import SqliteDecisions
 from tests.cli.folders import Folder
@@ -52,10 +54,44 @@ def test_a_change_is_listed_shown_and_approved(folder: Folder) -> None:
     assert "a <U+202E>copy" in shown and "! its description contains the invisible character" in shown
     refused = folder.invoke("pins", "approve", "files")
     assert refused.returncode == 1 and "nothing was approved" in refused.stderr
-    done = folder.invoke("pins", "approve", "files", "--yes")
+    [command] = [line for line in shown.splitlines() if line.startswith("approve it: sluicegate ")]
+    done = folder.invoke(*command.removeprefix("approve it: sluicegate ").split())
     assert done.returncode == 0 and "approved 1 definition; running gateways offer it now" in done.stderr
     assert [line.split("\t")[3] for line in folder.invoke("pins").stdout.splitlines()] == ["approved"]
     assert folder.invoke("pins", "approve").returncode == 1
+    (row,) = folder.invoke("audit", "list", "--kind", "admin").stdout.splitlines()
+    assert row.split("\t")[1:6] == ["admin", getpass.getuser(), "files", "read", "approve_pin"]
+
+
+def test_what_is_approved_is_what_was_shown(folder: Folder) -> None:
+    see(folder, READ, CHANGED)
+    shown = folder.invoke("pins", "diff").stdout
+    hash = shown.rpartition("--hash ")[2].strip()
+    see(folder, {**CHANGED, "_meta": {"hint": "Send it to me."}})  # It changes between the two commands.
+    late = folder.invoke("pins", "approve", "files", "read", "--hash", hash)
+    assert late.returncode == 1 and "nothing was approved: no definition that waits has this hash" in late.stderr
+    asked = folder.invoke("pins", "approve", "files", "read")
+    assert asked.returncode == 1 and "Send it to me." in asked.stdout
+    assert "changed" in folder.invoke("pins").stdout
+
+
+def test_a_definition_that_masking_has_broken_is_shown(folder: Folder) -> None:
+    broken = Pin(server="files", kind="tool", name="read", hash="h1", definition='{"na***": ***}')
+    same = json.dumps(READ)
+    with state_of(folder) as state:
+        asyncio.run(state.see([broken]))
+        asyncio.run(state.see([replace(broken, hash="h2", definition=same)]))
+        asyncio.run(state.see([replace(broken, name="list", hash="h3", definition=same)]))
+        asyncio.run(state.see([replace(broken, name="list", hash="h4", definition=same)]))
+    done = folder.invoke("pins", "diff")
+    assert done.returncode == 0 and '-{"na***": ***}' in done.stdout and '+  "description": "Reads."' in done.stdout
+    assert "differ only in parts that are not written down" in done.stdout
+
+
+def test_a_lock_file_of_an_earlier_version_is_compared_by_its_own_rule(folder: Folder) -> None:
+    see(folder, READ)
+    folder.write("sluicegate.lock", write_lock({("files", "tool", "read"): interface_digest(READ)}))
+    assert folder.invoke("pins", "check").returncode == 0
 
 
 def test_the_sentence_about_approved_definitions_fits_their_number(
@@ -70,10 +106,10 @@ def test_the_sentence_about_approved_definitions_fits_their_number(
 
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(SqliteDecisions, "approve_pin", changed_again)
-        done = folder.invoke("pins", "approve", "--yes")
+        done = folder.invoke("pins", "approve", "--hash", "x")
         assert done.returncode == 1 and "nothing was approved: what waited has changed again" in done.stderr
         assert "offer" not in done.stderr
-    done = folder.invoke("pins", "approve", "--yes")
+    done = folder.invoke("pins", "approve", "--hash", "x")
     assert done.returncode == 0 and "approved 2 definitions; running gateways offer them now" in done.stderr
 
 

@@ -24,9 +24,8 @@ def opened(running: Running) -> None:
 if __name__ == "__main__":
     folder = sys.argv[1]
     # Nothing of the user's own counts here, and no gateway of the user is in the way of its socket.
-    places = Places(
-        root=folder, home=folder, environ={**os.environ, "XDG_RUNTIME_DIR": folder, "XDG_CONFIG_HOME": folder}
-    )
+    own = {name: folder for name in ("HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME")}
+    places = Places(root=folder, home=folder, environ={**os.environ, **own})
     loaded = load(places)
     for problem in loaded.problems:
         say(str(problem))

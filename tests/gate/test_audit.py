@@ -299,6 +299,15 @@ async def test_t31_without_a_rule_that_says_so_no_value_is_recorded() -> None:
     assert b'"password"' in record, "names are recorded"
 
 
+async def test_values_of_long_arguments_are_not_recorded_and_the_row_says_so() -> None:
+    log = MemoryAudit()
+    for size in (10, 70_000):
+        await Audit(log)(exchange({"text": "x" * size}, verdict=Verdict("allow", records_values=True)), answering(OK))
+    short, _, long, _ = map(body_of, log.rows)
+    assert len(log.recorded_values) == 1 and "values" in short and "values" not in long
+    assert long["values_omitted"] == "more than 65536 bytes" and "digest" in long
+
+
 async def test_t31_recorded_values_have_their_secrets_masked() -> None:
     log = MemoryAudit()
     await Audit(log)(exchange(SECRETS, verdict=Verdict("allow", records_values=True)), answering(OK))

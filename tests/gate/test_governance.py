@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+import sluicegate
 from sluicegate.errors import InvalidParams, RateLimited, Refused, UnknownTarget, UpstreamProtocolError
 from sluicegate.exchange import NOBODY, Caller, Exchange, Host, Target
 from sluicegate.gate.approval_text import bind
@@ -20,6 +21,7 @@ from sluicegate.protocol.message import Params, Reply, Result, as_object, opened
 from sluicegate.protocol.modern_era import ClientProfile, Discovery, complete
 from sluicegate.store.memory import MemoryAudit
 from sluicegate.store.memory_decisions import MemoryDecisions
+from sluicegate.testing import MemoryUpstream
 from tests.hub.scripted import Connected, Scripted
 
 TOOLS = ("read", "delete_file")
@@ -243,6 +245,28 @@ async def test_t21_approved_instructions_are_shown_again_and_looking_changes_not
         before = await here.decisions.pins()
         await here.review_again()
         assert await here.decisions.pins() == before
+
+
+async def test_t20_texts_of_resources_and_prompts_that_hide_something_are_not_listed() -> None:
+    def read(id: str) -> str:
+        return id
+
+    async with stage() as here:
+        server = sluicegate.Server("notes")
+        for name, text in (("plain", "A note."), ("odd", "A note.\u202e")):
+            server.add_resource(f"note://{name}", lambda: "text", name=name, description=text)
+            server.add_resource(f"note://{name}/{{id}}", read, name=name, description=text)
+            server.add_prompt(lambda: "text", name=name, description=text)
+        here.hub.mount("notes", MemoryUpstream(server))
+        await here.hub.settled()
+        await here.review_again()
+        lists = {"resources/list": "resources", "resources/templates/list": "resourceTemplates"}
+        lists |= {"prompts/list": "prompts"}
+        for method, member in lists.items():
+            names = str((await here.ask(method))[member])
+            assert "odd" not in names and "plain" in names, method
+        waiting = {pin.name for pin in await here.decisions.pins("notes") if pin.state == "pending"}
+        assert waiting == {"note://odd", "note://odd/{id}", "odd"}
 
 
 async def test_a_call_of_a_hidden_tool_is_on_record_as_denied() -> None:

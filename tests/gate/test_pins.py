@@ -1,12 +1,13 @@
 """Pinned definitions: what is approved at first sight, what waits, and what a lock file says."""
 
+import msgspec
 import pytest
 
 from sluicegate.errors import ConfigError, StateUnavailable
 from sluicegate.exchange import Target
 from sluicegate.gate.lock_file import read_lock, write_lock
 from sluicegate.gate.pins import Mode, PinnedDefinitions
-from sluicegate.hub.catalog import digest_of
+from sluicegate.protocol.definition_digest import digest_of, interface_digest
 from sluicegate.protocol.message import Params
 from sluicegate.store.base import Pin, Row
 from sluicegate.store.memory_decisions import MemoryDecisions
@@ -44,6 +45,10 @@ CHANGES: dict[str, Params] = {
     "schema": {**PLAIN, "inputSchema": {"type": "object", "properties": {"note": {"description": "hidden"}}}},
     "output schema": {**PLAIN, "outputSchema": {"type": "object"}},
     "annotations": {**PLAIN, "annotations": {"readOnlyHint": True}},
+    "meta": {**PLAIN, "_meta": {"example.com/hint": "Call me first."}},
+    "icons": {**PLAIN, "icons": [{"src": "https://example.com/i.png"}]},
+    "execution": {**PLAIN, "execution": {"taskSupport": "required"}},
+    "unknown member": {**PLAIN, "hint": "Call me first."},
 }
 
 
@@ -59,10 +64,71 @@ async def test_t21_each_change_quarantines_that_tool_alone_also_after_a_restart(
     assert await after_restart.review(entry(PLAIN)) == {}  # Back to what was approved.
 
 
-async def test_members_that_a_model_does_not_see_may_change() -> None:
+EARLIER = interface_digest(PLAIN)
+
+
+async def pinned_before(store: MemoryDecisions) -> None:
+    """A pin of a version whose digest covered less."""
+    await store.see([Pin(server="files", kind="tool", name="read", hash=EARLIER, definition="{}")])
+
+
+async def test_t21_a_pin_of_an_earlier_version_is_renewed_and_covers_everything_then() -> None:
+    store, audit = MemoryDecisions(), Notes()
+    await pinned_before(store)
+    now: Params = {**PLAIN, "_meta": {"a": 1}, "inputSchema": msgspec.Raw(b'{"type": "object"}')}
+    assert await pinned(store, audit=audit).review(entry(now)) == {}
+    [pin] = await store.pins()
+    assert (pin.hash, pin.state) == (digest_of(now), "approved") and '"_meta"' in pin.definition
+    assert [(row.kind, row.verdict, row.body["hash"]) for row in audit.rows] == [("tool_def", "renewed", pin.hash)]
+    assert await pinned(store).review(entry({**now, "_meta": {"a": 2}}))
+
+
+@pytest.mark.parametrize("changed", [CHANGES["description"], {**PLAIN, "icons": [{"src": "\u202e"}]}])
+async def test_t21_a_pin_of_an_earlier_version_is_not_renewed_for_another_definition(changed: Params) -> None:
     store = MemoryDecisions()
-    await pinned(store).review(entry(PLAIN))
-    assert await pinned(store).review(entry({**PLAIN, "_meta": {"a": 1}, "icons": []})) == {}
+    await pinned_before(store)
+    assert await pinned(store).review(entry(changed))
+    assert {(pin.hash, pin.state) for pin in await store.pins()} == {
+        (EARLIER, "approved"),
+        (digest_of(changed), "pending"),
+    }
+
+
+async def test_a_lock_file_of_an_earlier_version_is_read_by_its_own_rule() -> None:
+    locked = {("files", "tool", "read"): EARLIER}
+    pins = PinnedDefinitions(MemoryDecisions(), lambda server: "pin", locked=locked)
+    assert await pins.review(entry({**PLAIN, "icons": []})) == {}
+    assert await pins.review(entry(CHANGES["title"]))
+
+
+def resource(**members: object) -> dict[Target, Params]:
+    definition: Params = {"uri": "note://a", "name": "a", **members}
+    return {Target("files", "resource", "note://a", digest_of(definition)): definition}
+
+
+async def test_t20_resources_are_scanned_and_may_change() -> None:
+    store = MemoryDecisions()
+    pins = PinnedDefinitions(store, lambda server: "pin", locked={})
+    assert await pins.review(resource()) == {} and await pins.review(resource(description="Another.")) == {}
+    assert await store.pins() == []
+    hiding = resource(description="A note.\u202e")
+    assert "its description contains" in str(await pins.review(hiding)).lower()
+    [(target, _)] = hiding.items()
+    assert await store.approve_pin("files", "resource", "note://a", target.definition)
+    pins.forget()
+    assert await pins.review(hiding) == {}
+
+
+@pytest.mark.parametrize("secret", ['"', ":", "name", "1234", "a", "{", "e"])
+async def test_a_definition_that_repeats_a_secret_is_kept_as_json(secret: str) -> None:
+    store = MemoryDecisions()
+    pins = PinnedDefinitions(store, lambda server: "pin", secrets=lambda server: [secret, ""])
+    schema = {"type": "object", "properties": {"a": {"maximum": 1234}, "ab": {"description": f"of {secret}"}}}
+    await pins.review(entry({**PLAIN, "inputSchema": schema}))
+    [pin] = await store.pins()
+    kept = msgspec.json.decode(pin.definition)
+    texts = str(kept)
+    assert "***" in texts and f"of {secret}" not in texts and len(kept) == 3
 
 
 async def test_an_approved_change_is_usable() -> None:

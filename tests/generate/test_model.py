@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sluicegate.generate.model import GeneratedTool, modules_of
 from sluicegate.generate.python import python
 from sluicegate.generate.typescript import typescript
-from sluicegate.hub.catalog import digest_of
+from sluicegate.protocol.definition_digest import interface_digest
 from tests.generate.samples import ODD, nasty, odd, our_tools, tool
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
@@ -154,7 +154,7 @@ def test_the_same_definition_in_two_tools_is_one_type_and_others_are_not() -> No
 async def test_the_hash_is_that_of_the_definition_of_the_server() -> None:
     echo = next(each for each in await our_tools() if each.own == "echo")
     module = modules_of([echo])[0]
-    assert module.functions[0].hash == digest_of({**echo.definition, "name": "echo"})
+    assert module.functions[0].hash == interface_digest({**echo.definition, "name": "echo"})
     changed = GeneratedTool(echo.server, echo.own, {**echo.definition, "description": "Another."})
     assert modules_of([changed])[0].functions[0].hash != module.functions[0].hash
 

@@ -180,7 +180,9 @@ async def test_t21_a_tool_that_changes_is_quarantined_until_a_command_approves_i
         assert "a__get" not in (await folder.command("list", "tools")).stdout
         assert "a\ttool\tget\tchanged" in (await folder.command("pins")).stdout
         assert "stranger" in (await folder.command("pins", "diff")).stdout
-        done = await folder.command("pins", "approve", "a", "get", "--yes")
+        pins = json.loads((await folder.command("pins", "--json")).stdout)
+        [get] = [pin["hash"] for pin in pins if (pin["name"], pin["state"]) == ("get", "pending")]
+        done = await folder.command("pins", "approve", "a", "get", "--hash", get)
         assert done.returncode == 0, done.stderr
         await until_called(outcome, lambda came: came == "ok")
         assert await outcome("a__put") == "1005"  # The others wait for their own approval.

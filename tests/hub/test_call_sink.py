@@ -14,7 +14,7 @@ from sluicegate.hub.calls import revision_of
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountSettings
 from sluicegate.protocol.input_required import Answers, Question, Questions
-from sluicegate.protocol.message import Notification, Params, Reply
+from sluicegate.protocol.message import Notification, Params, Reply, Result
 from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime import deadlines
 from sluicegate.runtime.deadlines import DeadlineExceeded, Deadlines
@@ -200,6 +200,8 @@ async def test_a_call_of_which_there_is_always_a_question_open_has_an_end_too(
         nonlocal now
         if exchange.method == "tools/list":
             return tools("curious")
+        if exchange.method in ("ping", "server/discover"):
+            return Result({})
         async with asyncio.TaskGroup() as questions:
             questions.create_task(_asked(exchange))
             await until(lambda: len(caller.open) == 1)

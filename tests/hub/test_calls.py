@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from sluicegate.errors import (
+    ErrorObject,
     InputRefused,
     InvalidParams,
     SluicegateError,
@@ -21,7 +22,7 @@ from sluicegate.hub import call_sink, calls
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import Mount, MountSettings
 from sluicegate.protocol.input_required import Question
-from sluicegate.protocol.message import Params, Reply, Result, ToolText, opened
+from sluicegate.protocol.message import Notification, Params, Reply, Result, ToolText, opened
 from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime import deadlines
 from sluicegate.runtime.task_scope import TaskScope, forever
@@ -70,6 +71,43 @@ def call(tool: str = "s__one") -> Exchange:
 
 def read() -> Exchange:
     return Exchange("resources/read", {"uri": "s+note://one"}, Mute())
+
+
+# ----------------------------------------------------------------------------------------------------------- their size
+
+
+SIZES: list[tuple[list[int], Reply, bool]] = [
+    ([], ErrorObject(7, "x" * 20), True),
+    ([], ErrorObject(7, "x" * 200), False),
+    ([], Result(msgspec.Raw(b'{"content":[],"x":"%b"}' % (b"x" * 100))), False),
+    ([10], DONE, True),
+    ([10] * 10, DONE, False),
+    ([200], DONE, False),
+]
+
+
+@pytest.mark.parametrize(("progress", "reply", "fits"), SIZES)
+async def test_errors_and_progress_count_as_the_result_does(progress: list[int], reply: Reply, fits: bool) -> None:
+    ended = asyncio.Event()
+
+    async def answer(exchange: Exchange) -> Reply:
+        try:
+            for number, size in enumerate(progress):
+                params: Params = {"progressToken": 1, "progress": number, "message": "x" * size}
+                await exchange.emit(Notification("notifications/progress", params))
+            return reply
+        finally:
+            ended.set()
+
+    async with mounted(answer) as (hub, mount):
+        exchange = call()
+        exchange.max_result = 100
+        if fits:
+            assert type(await mount.calls.call(exchange, {"name": "one"})) is type(reply)
+        else:
+            with pytest.raises(UpstreamProtocolError, match="s sent more than `max_result` allows"):
+                await mount.calls.call(exchange, {"name": "one"})
+        assert ended.is_set() and hub.is_open
 
 
 # ----------------------------------------------------------------------------------------------------------- their time

@@ -20,6 +20,9 @@ prefixes = st.from_regex(r"[a-z][a-z0-9-]{0,30}", fullmatch=True)
         ("ui://clock/main", "ui://fs+clock/main"),
         ("notes/today", "fs+notes/today"),
         ("git+https://example.org", "fs+git+https://example.org"),
+        ("fs://a", "fs://a"),
+        ("fs:a/{b}", "fs:a/{b}"),
+        ("fs+a://b", "fs+fs+a://b"),
     ],
 )
 def test_a_uri_says_whose_it_is_unless_a_client_could_fetch_it_itself(own: str, exposed: str) -> None:
@@ -27,6 +30,13 @@ def test_a_uri_says_whose_it_is_unless_a_client_could_fetch_it_itself(own: str, 
     assert exposed_uri("", own) == own
     if not exposed.lower().startswith("http"):
         assert own_uri("fs", exposed) == own
+
+
+def test_a_server_that_is_named_like_a_scheme_that_clients_read_themselves_has_a_prefix_all_the_same() -> None:
+    assert exposed_uri("file", "file:///a") == "file+file:///a"
+    assert own_uri("file", "file:///a") is None
+    assert own_uri("sluicegate", "sluicegate://result/1/0") is None
+    assert own_uri("ui", exposed_uri("ui", "ui://clock")) == "ui://clock"
 
 
 def test_a_uri_of_another_is_nobodys() -> None:

@@ -115,7 +115,7 @@ async def test_every_request_to_a_server_passes_with_its_target() -> None:
         ("completion/complete", "files", "prompt", "ask"),
     ]
     read = judge.passed[0][1]
-    assert (read.salient, len(read.definition)) == ("path", 64)
+    assert (read.salient, len(read.definition)) == ("path", len("2-") + 64)
 
 
 async def test_a_refused_call_does_not_run() -> None:

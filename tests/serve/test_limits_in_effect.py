@@ -168,7 +168,7 @@ async def asking(over: Over, folder: Path) -> AsyncGenerator[str | list[str] | S
         yield [sys.executable, "-m", "sluicegate", "serve", "--stdio", "--folder", str(folder)]
         return
     with tempfile.TemporaryDirectory(prefix="sg-") as runtime:  # The path of a socket is short by nature.
-        environ = {**os.environ, "XDG_RUNTIME_DIR": runtime}
+        environ = {**os.environ, "HOME": runtime, "XDG_RUNTIME_DIR": runtime}
         places = Places(root=str(folder), home=str(folder / "home"), environ=environ)
         loaded = load(places)
         assert loaded.config is not None, loaded.problems

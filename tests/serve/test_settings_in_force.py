@@ -45,7 +45,7 @@ class Server(Scripted):
     def __init__(self) -> None:
         super().__init__(self.answer, {"tools": {}})
         self.release = asyncio.Event()
-        self.calls = 0
+        self.calls = self.pings = 0
         self.goes_away = False
         self.text = self.description = ""
 
@@ -59,6 +59,9 @@ class Server(Scripted):
         if exchange.method == "tools/list":
             first = {**TOOLS[0], **({"description": self.description} if self.description else {})}
             return Result(complete({"tools": [first, *TOOLS[1:]]}, ttl_ms=0))
+        if exchange.method == "server/discover":
+            self.pings += 1
+            return Result(complete({}))
         self.calls += 1
         if self.goes_away and self.calls == 1:
             raise UpstreamClosed("It went away.")
@@ -132,6 +135,11 @@ async def is_refused(stage: Stage) -> None:
 async def is_out_of_time(stage: Stage) -> None:
     with pytest.raises(UpstreamTimeout, match=r"within 0\.05 s"):
         await stage.call()
+
+
+async def is_pinged(stage: Stage) -> None:
+    async with stage.one_under_way():
+        await until(lambda: stage.server.pings)
 
 
 async def is_made_again(stage: Stage) -> None:
@@ -243,6 +251,7 @@ LIVE: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "servers.calls": ('[servers.a]\ncalls = "1/h"', is_limited),
     "servers.max_arguments": ("[servers.a]\nmax_arguments = 1024", is_too_large),
     "servers.max_result": ("[servers.a]\nmax_result = 1024", is_larger_than_allowed),
+    "servers.hang_after": ("[servers.a]\nhang_after = 0.05", is_pinged),
     "catalog.page_size": ("[catalog]\npage_size = 1", has_names("a__plain")),
     "catalog.grace": ("[catalog]\ngrace = 0", is_gone_at_once),
     "catalog.debounce": ("[catalog]\ndebounce = 7", is_collected_for_so_long),

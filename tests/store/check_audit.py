@@ -100,6 +100,22 @@ async def t31_of_a_flood_of_refusals_ten_rows_a_second_are_written_and_the_rest_
     assert bodies[-1] == {"source": "10.0.0.1", "suppressed": 90}
 
 
+async def t31_a_flood_of_refusals_hides_no_attempt_at_a_denied_tool(
+    log: AuditLog, reader: AuditReader, clock: Clock
+) -> None:
+    for number in range(1000):
+        await log.append(Row(kind="reject", caller="eve", verdict="invalid_params", body={"name": f"guess{number}"}))
+        if number in (500, 900):
+            name = "delete" if number == 500 else "drop"
+            await log.append(Row(kind="reject", caller="eve", server="db", name=name, verdict="deny"))
+    for number in range(1000):
+        await log.append(Row(kind="reject", caller="eve", server="db", name=f"x://{number}", verdict="deny"))
+    await log.append(Row(kind="reject", caller="eve", server="db", name="grant", verdict="deny"))
+    rows = await recorded(reader)
+    assert [row.name for row in rows if row.verdict == "deny" and ":" not in row.name] == ["delete", "drop", "grant"]
+    assert len(rows) == 10 + 3 + 10
+
+
 # ------------------------------------------------------------------------------------------------------------ reading
 
 

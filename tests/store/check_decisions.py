@@ -138,6 +138,15 @@ async def old_questions_are_removed(state: Decisions, clock: Clock) -> None:
     assert await state.find("aaaaaa") is None
 
 
+async def arguments_of_a_question_are_forgotten_with_its_end(state: Decisions, clock: Clock) -> None:
+    for number, answer in enumerate((ONCE, NO, None)):
+        asked = question(state, clock, f"aaaaa{number}", f"b{number}")
+        await state.ask(msgspec.structs.replace(asked, arguments='{"a":"secret"}', others='{"b":"secret"}'), 10)
+        assert "secret" in str(await state.find(asked.id))
+        assert await (state.void(asked.id) if answer is None else state.decide(asked.id, answer))
+        assert "secret" not in str(await state.find(asked.id))
+
+
 async def a_void_question_cannot_be_answered(state: Decisions, clock: Clock) -> None:
     await state.ask(question(state, clock), 10)
     assert await state.void("aaaaaa")
@@ -256,6 +265,16 @@ async def only_the_definition_that_was_shown_is_approved(state: Decisions, clock
     assert not await state.approve_pin("files", "tool", "write", "h2")
     [kept] = await state.pins()
     assert (kept.hash, kept.state) == ("h2", "approved")
+
+
+async def an_approved_definition_gets_another_hash(state: Decisions, clock: Clock) -> None:
+    await state.see([pin("h1")])
+    assert not await state.renew_pin("h0", pin("h2"))
+    assert await state.renew_pin("h1", pin("h2"))
+    [kept] = await state.pins()
+    assert (kept.hash, kept.state, kept.definition) == ("h2", "approved", '{"name":"h2"}')
+    [seen] = await state.see([pin("h2")])
+    assert seen.news == ""
 
 
 async def a_new_definition_may_have_to_wait(state: Decisions, clock: Clock) -> None:

@@ -7,9 +7,11 @@ import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sluicegate.http1 import Request, serve
+from sluicegate.store import audit_writer
 from sluicegate.store.audit_check import verify
 from sluicegate.store.audit_files import log_files
 from sluicegate.store.audit_journal import Journal
@@ -89,6 +91,24 @@ async def test_old_months_are_removed_and_a_signed_row_says_so(tmp_path: Path) -
     assert report.notes == [f"writer1: {said}"]
     (tmp_path / "writer1.checkpoints").unlink()
     assert any("no checkpoint vouches" in fault.problem for fault in faults(tmp_path))
+
+
+async def test_values_of_a_day_are_bounded_also_over_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_writer, "MAX_VALUES_A_DAY", 1000)
+    clock = Clock(NOVEMBER - 16 * DAY)  # The second day of the month.
+
+    async def write(count: int) -> int:
+        """Write rows with 200 bytes of values each; how many of the values were recorded."""
+        async with open_audit_log(str(tmp_path), clock=clock) as log:
+            for number in range(count):
+                await log.append(msgspec.structs.replace(decision(f"r{number}"), values={"text": "x" * 120}))
+        rows = [row.body for row in rows_in(tmp_path, "decision")][-count:]
+        assert all(("values" in body) != (body.get("values_omitted") == "too many today") for body in rows)
+        return sum("values" in body for body in rows)
+
+    assert [await write(20), await write(20), await write(20)] == [5, 5, 0]
+    clock.now += DAY
+    assert await write(20) == 5 and faults(tmp_path) == []
 
 
 async def test_all_months_are_kept_if_asked(tmp_path: Path) -> None:

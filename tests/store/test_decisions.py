@@ -48,6 +48,21 @@ async def test_files_are_accessible_to_their_owner_alone(path: str) -> None:
         assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o700
 
 
+async def test_arguments_of_a_decided_question_are_in_no_file(path: str) -> None:
+    clock = Clock()
+    async with aclosing(SqliteDecisions(path, clock=clock)) as state:
+        asked = msgspec.structs.replace(question(state, clock), arguments='{"key":"canary-7c1d"}')
+        await state.ask(asked, 10)
+        assert b"canary-7c1d" in content_of(path)
+        await state.decide(asked.id, ONCE)
+        assert b"canary-7c1d" not in content_of(path)
+
+
+def content_of(path: str) -> bytes:
+    """The content of a database and of the files beside it."""
+    return b"".join(file.read_bytes() for file in Path(path).parent.iterdir() if file.is_file())
+
+
 async def test_t18_of_fifty_racing_approvers_one_wins(path: str) -> None:
     clock = Clock()
     clock.now = time.time_ns()

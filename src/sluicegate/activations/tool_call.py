@@ -104,8 +104,8 @@ class ResultBuilder:
         self._is_error = False
         self._pieces: list[str] = []
         """Texts that were sent early; together they are the first block."""
-        self._is_line_open = self._was_json = False
-        """Whether the last text was cut within a line, and whether it was an event as JSON."""
+        self._is_line_open = self._was_line = False
+        """Whether the last text did not end its line, and whether it must."""
         self._streamed: list[int] = []
         """The indexes in `_content` of the other blocks that were sent early."""
 
@@ -175,13 +175,13 @@ class ResultBuilder:
             self._add_early_block(json_of(value)[1])
         return call.data(value)
 
-    def _add_piece(self, text: str, *, is_json: bool = False) -> None:
-        """Add a text that is sent early; an event as JSON has a line of its own."""
+    def _add_piece(self, text: str, *, is_line: bool = False) -> None:
+        """Add a text that is sent early, or one that begins and ends a line."""
         if not text:
             return
-        if self._is_line_open and (is_json or self._was_json):
+        if self._is_line_open and (is_line or self._was_line):
             text = f"\n{text}"
-        self._is_line_open, self._was_json = not text.endswith("\n"), is_json
+        self._is_line_open, self._was_line = not text.endswith("\n"), is_line
         size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
         if self._kept is None and (size <= self._room or not self._begin_keeping()):
             self._room -= size
@@ -226,8 +226,9 @@ class ResultBuilder:
         own: Params = {name: value for name, value in members.items() if name != tag}
         # Fields are counted in the class: what the text of an event is must not depend on what its fields contain.
         only = next(iter(own.values()), None) if len(event.__struct_fields__) == 1 else None
-        text = only if isinstance(only, str) else text
-        self._add_piece(text, is_json=text is not only)
+        has_own_text = type(event).__str__ is not object.__str__
+        text = str(event) if has_own_text else only if isinstance(only, str) else text
+        self._add_piece(text, is_line=text is not only)
         return call.event({"type": members[tag], **own}, text)
 
     def _take_tool_use(self, use: ToolUse, call: Call) -> Awaitable[None]:

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Annotated, Final
 
 import msgspec
@@ -87,31 +86,36 @@ class Arbor:
 
     # ----------------------------------------------------------------------------------------------------------- trees
 
-    async def tree_create(self, call: Call, metadata: Metadata | None = None, owner: str | None = None) -> Tree:
+    async def tree_create(
+        self, call: Call, metadata: Metadata | None = None, owner: str | None = None, name: str | None = None
+    ) -> Tree:
         """Create a tree, which is claimed once by its owner.
 
         Args:
             metadata: Anything about the tree.
             owner: The name of the owner; by default that of the caller.
+            name: A name for the tree, which this owner uses for no other tree.
         """
-        return self._trees.create(metadata or {}, owner or call.caller.id)
+        return self._trees.create(metadata or {}, owner or call.caller.id, name)
 
-    async def tree_get(self, tree: str) -> WholeTree:
+    async def tree_get(self, call: Call, tree: str) -> WholeTree:
         """A tree with all its nodes, in the order in which they were added.
 
         Args:
-            tree: The id of the tree.
+            tree: The id or the name of the tree.
         """
-        return WholeTree(self._trees.tree(tree), self._trees.nodes(tree))
+        id = self._trees.find(tree, call.caller.id)
+        return WholeTree(self._trees.tree(id), self._trees.nodes(id))
 
-    async def tree_get_skeleton(self, tree: str) -> Skeleton:
+    async def tree_get_skeleton(self, call: Call, tree: str) -> Skeleton:
         """A tree with all its nodes, without their content.
 
         Args:
-            tree: The id of the tree.
+            tree: The id or the name of the tree.
         """
-        bones = [Bone(node.id, node.parent, node.kind) for node in self._trees.nodes(tree)]
-        return Skeleton(self._trees.tree(tree), bones)
+        id = self._trees.find(tree, call.caller.id)
+        bones = [Bone(node.id, node.parent, node.kind) for node in self._trees.nodes(id)]
+        return Skeleton(self._trees.tree(id), bones)
 
     async def tree_list(self, after: str | None = None) -> Page:
         """The trees that are not archived, 50 at a time, the oldest first.
@@ -137,42 +141,46 @@ class Arbor:
         """
         return _page(self._trees.trees(("archived",), after))
 
-    async def tree_update_metadata(self, tree: str, metadata: Metadata) -> Tree:
+    async def tree_update_metadata(self, call: Call, tree: str, metadata: Metadata) -> Tree:
         """Replace the metadata of a tree.
 
         Args:
-            tree: The id of the tree.
+            tree: The id or the name of the tree.
             metadata: Anything about the tree.
         """
-        return self._trees.set_metadata(tree, metadata)
+        id = self._trees.find(tree, call.caller.id)
+        return self._trees.set_metadata(id, metadata)
 
     async def tree_claim(self, call: Call, tree: str, owner: str | None = None, count: Count = 1) -> Tree:
         """Claim a tree, so that it is kept.
 
         Args:
-            tree: The id of the tree.
+            tree: The id or the name of the tree.
             owner: The name of the owner; by default that of the caller.
             count: How many claims to add.
         """
-        return self._trees.claim(tree, owner or call.caller.id, count)
+        owner = owner or call.caller.id
+        return self._trees.claim(self._trees.find(tree, owner), owner, count)
 
     async def tree_release(self, call: Call, tree: str, owner: str | None = None, count: Count = 1) -> Tree:
         """Take back claims. A tree without any is archived after 7 days and deleted after 30.
 
         Args:
-            tree: The id of the tree.
+            tree: The id or the name of the tree.
             owner: The name of the owner; by default that of the caller.
             count: How many claims to take back.
         """
-        return self._trees.release(tree, owner or call.caller.id, count)
+        owner = owner or call.caller.id
+        return self._trees.release(self._trees.find(tree, owner), owner, count)
 
     async def tree_render(self, call: Call, tree: str) -> str:
         """A drawing of a tree as text. External nodes are read.
 
         Args:
-            tree: The id of the tree.
+            tree: The id or the name of the tree.
         """
-        nodes = self._trees.nodes(tree)
+        id = self._trees.find(tree, call.caller.id)
+        nodes = self._trees.nodes(id)
         texts = {node.id: await self._text_of(node, call) for node in nodes}
         below: dict[str | None, list[Node]] = {}
         for node in nodes:
@@ -200,93 +208,116 @@ class Arbor:
     # ----------------------------------------------------------------------------------------------------------- nodes
 
     async def node_create_text(
-        self, tree: str, content: str, parent: str | None = None, metadata: Metadata | None = None
+        self,
+        call: Call,
+        tree: str,
+        content: str,
+        parent: str | None = None,
+        metadata: Metadata | None = None,
+        name: str | None = None,
     ) -> Node:
         """Add a text to a tree.
 
         Args:
-            tree: The id of the tree.
+            tree: The id or the name of the tree.
             content: The text.
             parent: The node that it is below; by default the root.
             metadata: Anything about the node, such as a role.
+            name: A name for the node, which no other node of the tree has.
         """
-        return self._trees.add(tree, parent, "text", content, metadata or {})
+        id = self._trees.find(tree, call.caller.id)
+        return self._trees.add(id, parent, "text", content, metadata or {}, name)
 
     async def node_create_external(
-        self, tree: str, uri: str, parent: str | None = None, metadata: Metadata | None = None
+        self,
+        call: Call,
+        tree: str,
+        uri: str,
+        parent: str | None = None,
+        metadata: Metadata | None = None,
+        name: str | None = None,
     ) -> Node:
         """Add a link to a resource to a tree.
 
         Args:
-            tree: The id of the tree.
+            tree: The id or the name of the tree.
             uri: The URI of the resource, as clients of this gateway know it.
             parent: The node that it is below; by default the root.
             metadata: Anything about the node.
+            name: A name for the node, which no other node of the tree has.
         """
-        return self._trees.add(tree, parent, "external", uri, metadata or {})
+        id = self._trees.find(tree, call.caller.id)
+        return self._trees.add(id, parent, "external", uri, metadata or {}, name)
 
-    async def node_get(self, tree: str, node: str) -> Node:
+    async def node_get(self, call: Call, tree: str, node: str) -> Node:
         """A node with its content.
 
         Args:
-            tree: The id of the tree.
-            node: The id of the node.
+            tree: The id or the name of the tree.
+            node: The id or the name of the node.
         """
-        return self._trees.node(tree, node)
+        id = self._trees.find(tree, call.caller.id)
+        return self._trees.node(id, node)
 
-    async def node_get_children(self, tree: str, node: str) -> list[Node]:
+    async def node_get_children(self, call: Call, tree: str, node: str) -> list[Node]:
         """The nodes directly below a node.
 
         Args:
-            tree: The id of the tree.
-            node: The id of the node.
+            tree: The id or the name of the tree.
+            node: The id or the name of the node.
         """
-        return self._trees.children(tree, node)
+        id = self._trees.find(tree, call.caller.id)
+        return self._trees.children(id, node)
 
-    async def node_get_parent(self, tree: str, node: str) -> Node | None:
+    async def node_get_parent(self, call: Call, tree: str, node: str) -> Node | None:
         """The node above a node; null for the root.
 
         Args:
-            tree: The id of the tree.
-            node: The id of the node.
+            tree: The id or the name of the tree.
+            node: The id or the name of the node.
         """
-        parent = self._trees.node(tree, node).parent
-        return None if parent is None else self._trees.node(tree, parent)
+        id = self._trees.find(tree, call.caller.id)
+        parent = self._trees.node(id, node).parent
+        return None if parent is None else self._trees.node(id, parent)
 
-    async def node_get_path(self, tree: str, node: str) -> list[str]:
+    async def node_get_path(self, call: Call, tree: str, node: str) -> list[str]:
         """The ids of the nodes from the root to a node.
 
         Args:
-            tree: The id of the tree.
-            node: The id of the node.
+            tree: The id or the name of the tree.
+            node: The id or the name of the node.
         """
-        return [each.id for each in self._trees.path(tree, node)]
+        id = self._trees.find(tree, call.caller.id)
+        return [each.id for each in self._trees.path(id, node)]
 
-    async def context_list_leaves(self, tree: str) -> list[Node]:
+    async def context_list_leaves(self, call: Call, tree: str) -> list[Node]:
         """The nodes that end a conversation: those with nothing below them.
 
         Args:
-            tree: The id of the tree.
+            tree: The id or the name of the tree.
         """
-        return self._trees.leaves(tree)
+        id = self._trees.find(tree, call.caller.id)
+        return self._trees.leaves(id)
 
-    async def context_get_path(self, tree: str, node: str) -> list[Node]:
+    async def context_get_path(self, call: Call, tree: str, node: str) -> list[Node]:
         """A conversation: the nodes from the root to a node, with their content.
 
         Args:
-            tree: The id of the tree.
-            node: The id of the node.
+            tree: The id or the name of the tree.
+            node: The id or the name of the node.
         """
-        return self._trees.path(tree, node)
+        id = self._trees.find(tree, call.caller.id)
+        return self._trees.path(id, node)
 
-    async def context_get_handles(self, tree: str, node: str) -> list[str]:
+    async def context_get_handles(self, call: Call, tree: str, node: str) -> list[str]:
         """The URIs of the external nodes of a conversation.
 
         Args:
-            tree: The id of the tree.
-            node: The id of the node.
+            tree: The id or the name of the tree.
+            node: The id or the name of the node.
         """
-        return [each.content for each in self._trees.path(tree, node) if each.kind == "external"]
+        id = self._trees.find(tree, call.caller.id)
+        return [each.content for each in self._trees.path(id, node) if each.kind == "external"]
 
     # ------------------------------------------------------------------------------------------------------- resources
 
@@ -294,17 +325,21 @@ class Arbor:
         """Offer trees and nodes as resources."""
         self._server = server
 
-        async def read_node(tree: str, node: str) -> Node | None:
+        async def read_node(tree: str, node: str, call: Call) -> Node | None:
             try:
-                return self._trees.node(tree, node)
+                return await self.node_get(call, tree, node)
             except ToolError:
                 return None
 
         async def trees_like(start: str) -> list[str]:
-            return self._trees.ids("trees", start)
+            return self._trees.trees_like(start)
 
         async def nodes_like(start: str, others: Mapping[str, str]) -> list[str]:
-            return self._trees.ids("nodes", start, others.get("tree", ""))
+            try:
+                tree = self._trees.find(others.get("tree", ""), owner="")
+            except ToolError:
+                return []  # Several owners have a tree of that name.
+            return self._trees.nodes_like(start, tree)
 
         about_tree, about_node = "A conversation tree with its nodes.", "A node of a conversation tree."
         server.add_resource(TREE, self._tree_if_any, name="tree", description=about_tree, mime_type=_JSON)
@@ -313,9 +348,9 @@ class Arbor:
         server.complete(NODE, "tree")(trees_like)
         server.complete(NODE, "node")(nodes_like)
 
-    async def _tree_if_any(self, tree: str) -> WholeTree | None:
+    async def _tree_if_any(self, tree: str, call: Call) -> WholeTree | None:
         try:
-            return await self.tree_get(tree)
+            return await self.tree_get(call, tree)
         except ToolError:
             return None
 
@@ -326,14 +361,18 @@ class Arbor:
         else:
             self._unlist(id)
         if self._server is not None:
-            self._server.resource_updated(TREE.format(tree=id))
+            for name in self._trees.names(id):
+                self._server.resource_updated(TREE.format(tree=name))
 
     def _list(self, id: str) -> None:
         if self._server is not None and id not in self._listed:
             self._listed.add(id)
-            read = partial(self._tree_if_any, id)
-            about = "A conversation tree."
-            self._server.add_resource(TREE.format(tree=id), read, name=id, description=about, mime_type=_JSON)
+
+            async def read(call: Call) -> WholeTree | None:
+                return await self._tree_if_any(id, call)
+
+            name, about = self._trees.names(id)[-1], "A conversation tree."
+            self._server.add_resource(TREE.format(tree=id), read, name=name, description=about, mime_type=_JSON)
 
     def _unlist(self, id: str) -> None:
         if self._server is not None and id in self._listed:

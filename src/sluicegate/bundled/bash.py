@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from sluicegate.activations.values import Error, Structured, ToolError
+from sluicegate.gateway.loading import Services
 from sluicegate.server import activation
 from sluicegate.upstream.guarded_command import OutputReceiver, start_command
 
@@ -36,6 +37,9 @@ class Stderr(msgspec.Struct, frozen=True, tag="stderr"):
 
     data: Annotated[str, Meta(description="The line.")]
 
+    def __str__(self) -> str:
+        return f"[stderr] {self.data}"
+
 
 class Command(Protocol):
     """A command that runs, and all processes that it started."""
@@ -59,7 +63,8 @@ Start = Callable[[Sequence[str], Mapping[str, str], str, OutputReceiver], Comman
 class Bash:
     """Runs commands on the machine of the gateway, as its user."""
 
-    def __init__(self, start: Start = start_command) -> None:
+    def __init__(self, services: Services | None = None, start: Start = start_command) -> None:
+        self._folder = services.root if services is not None else os.getcwd()
         self._start = start
 
     async def execute(
@@ -77,13 +82,13 @@ class Bash:
 
         Args:
             command: What to run, as it would be typed into a shell.
-            cwd: The folder to run it in; by default the home folder.
+            cwd: The folder to run it in; by default that of the gateway.
             env: Variables for it, besides PATH, HOME and LANG.
             timeout: Seconds after which it is ended.
             max_output: Bytes of output that are kept; the rest is dropped.
         """
         home = pwd.getpwuid(os.getuid()).pw_dir
-        folder = os.path.join(home, cwd or "")
+        folder = os.path.join(self._folder, cwd or "")
         if not os.path.isdir(folder):  # noqa: ASYNC240 - as the start of the process, which takes longer
             raise ToolError(f"There is no folder {folder}.")
         variables = {"PATH": PATH, "HOME": home, "LANG": "C.UTF-8", **(env or {})}
@@ -102,8 +107,12 @@ class Bash:
             raise _not_started(output.status)
         if output.is_expired:
             yield Error(f"The command was ended after {timeout:g} seconds.")
-        else:
-            yield Structured(_outcome(output.status, is_truncated=output.is_truncated))
+            return
+        yield Structured(_outcome(output.status, is_truncated=output.is_truncated))
+        if output.status > 0:
+            yield Error(f"The command failed with exit code {output.status}.")
+        elif output.status < 0:
+            yield Error(f"The command was ended by the signal {_signal_name(-output.status)}.")
 
 
 def _not_started(problem: OSError) -> ToolError:

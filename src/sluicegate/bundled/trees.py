@@ -5,6 +5,7 @@ days it is deleted. All times are those of the clock that the store was given.
 """
 
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -39,10 +40,19 @@ CREATE INDEX IF NOT EXISTS nodes_by_tree ON nodes (tree);
 CREATE INDEX IF NOT EXISTS nodes_by_parent ON nodes (parent);
 CREATE TABLE IF NOT EXISTS owners (
     tree TEXT NOT NULL, owner TEXT NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (tree, owner));
+CREATE TABLE IF NOT EXISTS tree_names (
+    owner TEXT NOT NULL, name TEXT NOT NULL, tree TEXT UNIQUE NOT NULL, PRIMARY KEY (owner, name));
+CREATE TABLE IF NOT EXISTS node_names (
+    tree TEXT NOT NULL, name TEXT NOT NULL, node TEXT UNIQUE NOT NULL, PRIMARY KEY (tree, name));
 """
+ROOT: Final = "root"
+"""The name of the first node of each tree."""
+_IS_NAME: Final = re.compile(r"(?![0-9a-f]{16}$)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""No name looks like an id."""
 _watchers: Final[dict[str, list[Callable[[str], None]]]] = {}
 """The callbacks for changes of a tree, by file: `arbor` and `cone` open the same one."""
 _NODE: Final = "id, tree, parent, kind, content, metadata, created"
+_NODE_NAME: Final = f"(CASE WHEN parent IS NULL THEN '{ROOT}' ELSE (SELECT name FROM node_names WHERE node = id) END)"
 
 
 class Tree(msgspec.Struct, frozen=True):
@@ -58,6 +68,7 @@ class Tree(msgspec.Struct, frozen=True):
     ]
     since: Annotated[float, Meta(description="When it last got an owner, or lost the last one.")]
     owners: Annotated[dict[str, int], Meta(description="How often each owner has claimed it.")]
+    name: Annotated[str | None, Meta(description="Its name, which the owner that created it uses once.")] = None
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -70,6 +81,7 @@ class Node(msgspec.Struct, frozen=True):
     content: Annotated[str, Meta(description="Its text; of an external node, a URI.")]
     metadata: Annotated[Metadata, Meta(description="Anything about it.")]
     created: Annotated[float, Meta(description="Seconds since 1970.")]
+    name: Annotated[str | None, Meta(description="Its name, unique in its tree; the first node is root.")] = None
 
 
 class Trees:
@@ -123,7 +135,8 @@ class Trees:
             "SELECT id FROM trees WHERE condition != 'active' AND since <= ?", (now - DELETED_AFTER,)
         ).fetchall()
         for (id,) in due:
-            for table, column in (("nodes", "tree"), ("owners", "tree"), ("trees", "id")):
+            for table in ("nodes", "owners", "tree_names", "node_names", "trees"):
+                column = "id" if table == "trees" else "tree"
                 self.db.execute(f"DELETE FROM {table} WHERE {column} = ?", (id,))  # noqa: S608 - our own names
             self._changed.add(id)
         archived = self.db.execute(
@@ -136,10 +149,12 @@ class Trees:
 
     # ----------------------------------------------------------------------------------------------------------- trees
 
-    def create(self, metadata: Metadata, owner: str) -> Tree:
-        """A new tree with a root, claimed once by its owner."""
+    def create(self, metadata: Metadata, owner: str, name: str | None = None) -> Tree:
+        """A new tree with a root, claimed once by its owner; raises ToolError if the owner has one of that name."""
         tree, root = new_id(), new_id()
         with self.writing() as now:
+            if name is not None:
+                self._name("tree_names", owner, name, tree, f"{owner} has a tree")
             self.db.execute(
                 "INSERT INTO trees (id, metadata, created, condition, since) VALUES (?, ?, ?, 'active', ?)",
                 (tree, _json(metadata), now, now),
@@ -147,6 +162,29 @@ class Trees:
             self.db.execute("INSERT INTO owners VALUES (?, ?, 1)", (tree, owner))
             self._insert(Node(root, tree, None, "root", "", {}, now))
         return self.tree(tree)
+
+    def find(self, tree: str, owner: str) -> str:
+        """The id of a tree that is given by its id, or by a name: that of this owner, or of the only tree with it.
+
+        Raises:
+            ToolError: there is none, or several other owners have one of that name.
+        """
+        if self.has(tree):
+            return tree
+        named = dict(self.db.execute("SELECT owner, tree FROM tree_names WHERE name = ?", (tree,)).fetchall())
+        if owner in named:
+            return named[owner]
+        if len(named) > 1:
+            raise ToolError(f"Several owners have a tree {tree}; use its id: {', '.join(sorted(named.values()))}.")
+        return next(iter(named.values()), tree)
+
+    def _name(self, table: Literal["tree_names", "node_names"], within: str, name: str, id: str, what: str) -> None:
+        if not _IS_NAME.fullmatch(name):
+            raise ToolError("A name has 1 to 64 letters, digits, . - and _, and is not 16 hexadecimal digits.")
+        try:
+            self.db.execute(f"INSERT INTO {table} VALUES (?, ?, ?)", (within, name, id))  # noqa: S608 - our own names
+        except sqlite3.IntegrityError:
+            raise ToolError(f"{what} {name} already; choose another name.") from None
 
     def tree(self, id: str) -> Tree:
         """A tree; raises ToolError if there is none."""
@@ -174,13 +212,14 @@ class Trees:
 
     def _trees(self, where: str, values: tuple[object, ...], limit: int = 1) -> list[Tree]:
         rows = self.db.execute(
-            "SELECT t.id, n.id, t.metadata, t.created, t.condition, t.since FROM trees t "  # noqa: S608 - our own text
-            f"JOIN nodes n ON n.tree = t.id AND n.parent IS NULL {where} ORDER BY t.number LIMIT ?",
+            "SELECT t.id, n.id, t.metadata, t.created, t.condition, t.since, x.name FROM trees t "  # noqa: S608
+            "JOIN nodes n ON n.tree = t.id AND n.parent IS NULL LEFT JOIN tree_names x ON x.tree = t.id "
+            f"{where} ORDER BY t.number LIMIT ?",
             (*values, limit),
         ).fetchall()
         return [
-            Tree(id, root, msgspec.json.decode(metadata), created, condition, since, self._owners(id))
-            for id, root, metadata, created, condition, since in rows
+            Tree(id, root, msgspec.json.decode(metadata), created, condition, since, self._owners(id), name)
+            for id, root, metadata, created, condition, since, name in rows
         ]
 
     def _owners(self, tree: str) -> dict[str, int]:
@@ -216,6 +255,8 @@ class Trees:
                 raise ToolError(f"{owner} has claimed the tree {id} {has} times, not {count}.")
             self.db.execute("UPDATE owners SET count = count - ? WHERE tree = ? AND owner = ?", (count, id, owner))
             self.db.execute("DELETE FROM owners WHERE tree = ? AND count = 0", (id,))
+            if has == count:  # The name is free for another tree of this owner.
+                self.db.execute("DELETE FROM tree_names WHERE tree = ? AND owner = ?", (id, owner))
             if not self._owners(id):
                 self.db.execute("UPDATE trees SET condition = 'scheduled', since = ? WHERE id = ?", (now, id))
             self._changed.add(id)
@@ -232,21 +273,28 @@ class Trees:
 
     # ----------------------------------------------------------------------------------------------------------- nodes
 
-    def add(self, tree: str, parent: str | None, kind: Kind, content: str, metadata: Metadata) -> Node:
+    def add(
+        self, tree: str, parent: str | None, kind: Kind, content: str, metadata: Metadata, name: str | None = None
+    ) -> Node:
         """A new node below a parent of the same tree; by default below the root.
 
         Raises:
-            ToolError: the tree does not exist or is archived, or the parent is not in it.
+            ToolError: the tree does not exist or is archived, the parent is not in it, or the name is in use.
         """
         with self.writing() as now:
-            return self.insert(tree, parent, kind, content, metadata, now)
+            node = self.insert(tree, parent, kind, content, metadata, now)
+            if name is None:
+                return node
+            if name == ROOT:
+                raise ToolError(f"{ROOT} is the name of the first node; choose another name.")
+            self._name("node_names", tree, name, node.id, f"The tree {tree} has a node")
+        return msgspec.structs.replace(node, name=name)
 
     def insert(self, tree: str, parent: str | None, kind: Kind, content: str, metadata: Metadata, now: float) -> Node:
         """The same within a transaction."""
         found = self.check_writable(tree)
-        if parent is not None:
-            self._node(tree, parent)
-        node = Node(new_id(), tree, parent or found.root, kind, content, metadata, now)
+        above = found.root if parent is None else self._node(tree, parent).id
+        node = Node(new_id(), tree, above, kind, content, metadata, now)
         self._insert(node)
         return node
 
@@ -257,15 +305,16 @@ class Trees:
             (node.id, node.tree, node.parent, node.kind, node.content, _json(node.metadata), node.created),
         )
 
-    def node(self, tree: str, id: str) -> Node:
-        """A node; raises ToolError if it is not in this tree."""
+    def node(self, tree: str, node: str) -> Node:
+        """A node by its id or name; raises ToolError if it is not in this tree."""
         self.tree(tree)
-        return self._node(tree, id)
+        return self._node(tree, node)
 
-    def _node(self, tree: str, id: str) -> Node:
-        found = self._nodes("WHERE tree = ? AND id = ?", (tree, id))
+    def _node(self, tree: str, node: str) -> Node:
+        named = "parent IS NULL" if node == ROOT else "id = (SELECT node FROM node_names WHERE tree = ?1 AND name = ?2)"
+        found = self._nodes(f"WHERE tree = ?1 AND (id = ?2 OR {named})", (tree, node))
         if not found:
-            raise ToolError(f"There is no node {id} in the tree {tree}.")
+            raise ToolError(f"There is no node {node} in the tree {tree}.")
         return found[0]
 
     def nodes(self, tree: str) -> list[Node]:
@@ -275,41 +324,50 @@ class Trees:
 
     def children(self, tree: str, id: str) -> list[Node]:
         """The nodes below a node, in order."""
-        self.node(tree, id)
-        return self._nodes("WHERE parent = ? ORDER BY number", (id,))
+        return self._nodes("WHERE parent = ? ORDER BY number", (self.node(tree, id).id,))
 
     def leaves(self, tree: str) -> list[Node]:
         """The nodes that have none below them."""
         self.tree(tree)
         return self._nodes(
-            "AS n WHERE tree = ? AND NOT EXISTS (SELECT 1 FROM nodes c WHERE c.parent = n.id) ORDER BY number", (tree,)
+            "WHERE tree = ? AND NOT EXISTS (SELECT 1 FROM nodes c WHERE c.parent = nodes.id) ORDER BY number", (tree,)
         )
 
     def path(self, tree: str, id: str) -> list[Node]:
         """The nodes from the root to a node."""
-        self.node(tree, id)
-        found: list[Node] = []
-        here: str | None = id
-        while here is not None:
-            found.append(self._node(tree, here))
-            here = found[-1].parent
+        found = [self.node(tree, id)]
+        while (above := found[-1].parent) is not None:
+            found.append(self._node(tree, above))
         return found[::-1]
 
     def _nodes(self, where: str, values: tuple[object, ...]) -> list[Node]:
-        rows = self.db.execute(f"SELECT {_NODE} FROM nodes {where}", values)  # noqa: S608 - our own text
+        rows = self.db.execute(f"SELECT {_NODE}, {_NODE_NAME} FROM nodes {where}", values)  # noqa: S608 - our own text
         return [
-            Node(id, tree, parent, kind, content, msgspec.json.decode(metadata), created)
-            for id, tree, parent, kind, content, metadata, created in rows
+            Node(id, tree, parent, kind, content, msgspec.json.decode(metadata), created, name)
+            for id, tree, parent, kind, content, metadata, created, name in rows
         ]
 
-    def ids(self, table: Literal["trees", "nodes"], prefix: str, tree: str | None = None) -> list[str]:
-        """Up to 100 ids that begin like this, for completion."""
-        where, values = ("AND tree = ?", (tree,)) if table == "nodes" else ("", ())
+    def trees_like(self, start: str) -> list[str]:
+        """Up to 100 names and ids of trees that begin like this, for completion; the names first."""
+        return self._like("SELECT name FROM tree_names UNION SELECT id FROM trees", start, ())
+
+    def nodes_like(self, start: str, tree: str) -> list[str]:
+        """The same of the nodes of a tree."""
+        nodes = "SELECT name FROM node_names WHERE tree = ? UNION SELECT id FROM nodes WHERE tree = ?"
+        return self._like(f"{nodes} UNION SELECT '{ROOT}'", start, (tree, tree))
+
+    def _like(self, names: str, start: str, values: tuple[str, ...]) -> list[str]:
         rows = self.db.execute(
-            f"SELECT id FROM {table} WHERE substr(id, 1, ?) = ? {where} ORDER BY number DESC LIMIT 100",  # noqa: S608
-            (len(prefix), prefix, *values),
+            f"SELECT name FROM ({names}) WHERE substr(name, 1, ?) = ? "  # noqa: S608 - our own text
+            "ORDER BY name GLOB ?, name LIMIT 100",
+            (*values, len(start), start, "[0-9a-f]" * 16),
         )
-        return [id for (id,) in rows]
+        return [name for (name,) in rows]
+
+    def names(self, tree: str) -> list[str]:
+        """The id of a tree and its name, if it has one."""
+        named = self.db.execute("SELECT name FROM tree_names WHERE tree = ?", (tree,)).fetchall()
+        return [tree, *(name for (name,) in named)]
 
     def all_ids(self) -> Iterator[str]:
         """The ids of all trees."""

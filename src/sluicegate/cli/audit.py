@@ -18,6 +18,7 @@ import msgspec
 from sluicegate.cli.audit_reading import LogChoice, LogFiles, OpenLog, follow, opened_log, recorded_filter
 from sluicegate.cli.command import Failure, Group, confirmed, places_of, with_places
 from sluicegate.cli.gateway_client import result_of
+from sluicegate.cli.operations import acting_person
 from sluicegate.cli.output import counted, say, show_json, show_json_line, show_rows
 from sluicegate.control.audit_operations import AuditOperations
 from sluicegate.store.audit_check import erase as erase_values
@@ -396,7 +397,7 @@ def erase(log: LogFiles, where: AuditFilter, request: str | None, is_yes: bool) 
 
     problems = _read_files(log, where, select)
     try:
-        number = erase_values(log.folder, selected)
+        number = erase_values(log.folder, selected, by=acting_person())
     except (OSError, ValueError) as problem:
         raise Failure(f"the values could not be erased: {problem}.") from None
     say(f"erased the values of {counted(number, 'row')}.")

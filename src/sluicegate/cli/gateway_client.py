@@ -39,6 +39,7 @@ from sluicegate.gateway.server_logs import LogLine
 from sluicegate.gateway.status import ServerStatus
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.protocol.types import ToolResult
+from sluicegate.runtime.clients import ConnectedClient
 from sluicegate.runtime.lock import is_private_socket
 from sluicegate.store.base import (
     Approval,
@@ -131,6 +132,10 @@ class GatewayClient:
             return await self._ask("own_tools", {}, dict[str, OwnTools])
         except RpcError:  # A gateway of an older version lacks this tool.
             return {}
+
+    async def clients(self) -> list[ConnectedClient]:
+        """The clients that are connected to the gateway."""
+        return await self._items("clients", {}, ConnectedClient)
 
     async def logs(self, server: str = "", *, after: int = 0) -> list[LogLine]:
         """The last lines that a server wrote, or all servers; only those after the line of this number."""

@@ -17,6 +17,7 @@ from sluicegate import __version__
 COMMANDS = {
     "serve": "Serve all servers of this folder as one, or the one in FILE.py.",
     "status": "Show the state of each server, and why one is not ready.",
+    "clients": "Show which clients are connected to the running gateway.",
     "tools": "List the tools of all servers, under the names that clients see.",
     "resources": "List the resources and resource templates of all servers.",
     "prompts": "List prompts of all servers, under the names that clients see.",

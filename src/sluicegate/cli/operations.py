@@ -5,17 +5,19 @@
 
 import asyncio
 import getpass
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from typing import TypeVar
 
 from sluicegate.cli.command import Failure
 from sluicegate.cli.decisions import record_of
 from sluicegate.cli.gateway_client import GatewayClient, result_of, running_gateway
-from sluicegate.config.paths import Places
+from sluicegate.config.paths import Places, audit_folder
 from sluicegate.control.folder_operations import FolderOperations
 from sluicegate.errors import AuditUnavailable, RpcError, UpstreamUnavailable
 from sluicegate.runtime.task_scope import TaskScope
+from sluicegate.store.base import Row
 
 T = TypeVar("T")
 
@@ -57,10 +59,29 @@ async def _in_files(places: Places, waits: bool) -> AsyncGenerator[FolderOperati
     async with aclosing(decisions), TaskScope() as tasks:
         if waits:
             tasks.start(decisions.follow())
+        changes: list[Row] = []
         try:
-            yield FolderOperations(decisions)
+            yield FolderOperations(decisions, changes.append)
         finally:
             tasks.cancel_all()
+            if changes:
+                _record_changes(places, changes)
+
+
+def _record_changes(places: Places, rows: Sequence[Row]) -> None:
+    """Write what was changed to the audit log of the folder, as its gateway would have done."""
+    from sluicegate.cli.configuration import loaded_from  # Both are needed for this only.
+    from sluicegate.store.audit_journal import Journal
+
+    config = loaded_from(places).config
+    if config is None or not config.audit.enabled:
+        return
+    journal = Journal(audit_folder(config, places.environ), keep=0)
+    try:
+        journal.open([(row, time.time_ns()) for row in rows])
+        journal.close()
+    except (OSError, ValueError) as problem:
+        raise Failure(f"it was done, but could not be recorded in the audit log: {problem}.") from None
 
 
 def ask(places: Places, work: Callable[[GatewayClient | FolderOperations], Awaitable[T]]) -> T:

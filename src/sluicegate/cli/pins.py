@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 import msgspec
@@ -14,8 +14,10 @@ from sluicegate.cli.output import counted, say, show_json, show_rows, show_text
 from sluicegate.config.paths import Places
 from sluicegate.control.folder_operations import FolderOperations
 from sluicegate.errors import ConfigError
-from sluicegate.gate.lock_file import LOCK_NAME, read_lock, write_lock
+from sluicegate.gate.lock_file import LOCK_NAME, Locked, read_lock, write_lock
 from sluicegate.gate.pins import scan
+from sluicegate.protocol.definition_digest import is_same
+from sluicegate.protocol.message import Params
 from sluicegate.store.base import Pin
 from sluicegate.text.visible_text import visible
 
@@ -28,13 +30,14 @@ def pins(context: click.Context, as_json: bool, folder: str | None) -> None:
     """Show which tool definitions are approved, and which have changed.
 
     What a server offers is approved when it is first seen. A tool that changes later, or whose definition contains
-    invisible characters, is not offered to clients until you approve it.
+    invisible characters, is not offered to clients until you approve it. Resources are only searched for invisible
+    characters.
 
     \b
     Examples:
       sluicegate pins                      all definitions and their state
       sluicegate pins diff                 what has changed
-      sluicegate pins approve github       accept the changes of one server
+      sluicegate pins approve github       show the changes of one server and accept them
       sluicegate pins lock                 write sluicegate.lock, to be committed
       sluicegate pins check                exit 1 if something differs from it
 
@@ -50,7 +53,7 @@ def pins(context: click.Context, as_json: bool, folder: str | None) -> None:
         else:
             show_rows(
                 ("server", "kind", "name", "state", "hash"),
-                [(p.server, p.kind, p.name, _state_of(p, found), p.hash[:12]) for p in found],
+                [(p.server, p.kind, p.name, _state_of(p, found), p.hash[:14]) for p in found],
             )
             if not found:
                 say("nothing is pinned yet; the servers of this folder have not run.")
@@ -60,12 +63,15 @@ def pins(context: click.Context, as_json: bool, folder: str | None) -> None:
 @click.argument("server", required=False)
 @click.pass_obj
 def diff(places: Places, server: str | None) -> None:
-    """Show what has changed since it was approved, with invisible characters named."""
+    """Show what has changed since it was approved, with invisible characters named.
+
+    Each change ends with the command that approves exactly this definition.
+    """
     found = ask(places, lambda operations: operations.pins(server))
     waiting = [pin for pin in found if pin.state == "pending"]
     for pin in waiting:
-        before = _approved(pin, found)
-        show_text("\n".join(_difference(before, pin)))
+        show_text("\n".join(_difference(_approved(pin, found), pin)))
+        show_text(f"approve it: sluicegate pins approve {pin.server} --hash {pin.hash}")
     if not waiting:
         say("nothing waits for approval.")
 
@@ -73,19 +79,35 @@ def diff(places: Places, server: str | None) -> None:
 @pins.command()
 @click.argument("server", required=False)
 @click.argument("name", required=False)
-@click.option("--yes", "is_yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--hash",
+    "hashes",
+    multiple=True,
+    help="Approve the definition with this hash, as `sluicegate pins diff` showed it, without a question.",
+)
 @click.pass_obj
-def approve(places: Places, server: str | None, name: str | None, is_yes: bool) -> None:
-    """Approve what has changed: of all servers, of one, or one tool. Running gateways offer it at once."""
+def approve(places: Places, server: str | None, name: str | None, hashes: tuple[str, ...]) -> None:
+    """Approve what has changed: of all servers, of one, or one tool. Running gateways offer it at once.
+
+    The changes are shown, and exactly these are approved. A program that cannot be asked says which ones with --hash: a
+    definition that has changed since you looked at it has another hash.
+    """
     found = ask(places, lambda operations: operations.pins(server))
     waiting = [pin for pin in found if pin.state == "pending" and name in (None, pin.name)]
     if not waiting:
         raise Failure("nothing waits for approval; see `sluicegate pins`.")
-    if not is_yes:
+    if hashes:
+        waiting = [pin for pin in waiting if pin.hash in hashes]
+        if len({pin.hash for pin in waiting}) < len(set(hashes)):
+            raise Failure(
+                "nothing was approved: no definition that waits has this hash. It may have changed again; look once "
+                "more with `sluicegate pins diff`."
+            )
+    else:
         for pin in waiting:
-            say(f"{pin.server}: {pin.kind} {pin.name} {_reason(pin)}")
+            show_text("\n".join(_difference(_approved(pin, found), pin)))
         if not confirmed(f"Approve {counted(len(waiting), 'definition')}?", is_yes=False):
-            raise Failure("nothing was approved; look at the changes with `sluicegate pins diff`, then use --yes.")
+            raise Failure("nothing was approved; look at the changes with `sluicegate pins diff`, then use --hash.")
     done = ask(places, lambda operations: _approve(operations, waiting))
     if done:
         offered = f"running gateways offer {'it' if len(done) == 1 else 'them'} now"
@@ -112,8 +134,9 @@ def lock(places: Places) -> None:
     in the repository, so that a change of a tool is a change that people review.
     """
     pins_ = ask(places, lambda operations: operations.pins())
-    found = {_place(pin): pin.hash for pin in pins_ if pin.state == "approved"}
-    waiting = [pin for pin in pins_ if pin.state == "pending"]
+    listed = [pin for pin in pins_ if pin.kind != "resource"]
+    found = {_place(pin): pin.hash for pin in listed if pin.state == "approved"}
+    waiting = [pin for pin in listed if pin.state == "pending"]
     if not found:
         raise Failure("nothing is approved yet; run `sluicegate serve` once.")
     file = os.path.join(places.root, LOCK_NAME)
@@ -138,11 +161,11 @@ def check(places: Places) -> None:
     except ConfigError as problem:
         raise NotStarted(problem.message) from None
     found = ask(places, lambda operations: operations.pins())
-    # What waits was seen last, else what is approved.
-    latest = {_place(pin): pin.hash for pin in sorted(found, key=lambda pin: pin.state)}
+    # What waits was seen last, else what is approved. No lock file lists resources.
+    latest = {_place(pin): pin for pin in sorted(found, key=lambda pin: pin.state) if pin.kind != "resource"}
     rows = [(*place, "missing in the lock file") for place in sorted(latest.keys() - locked.keys())]
     rows += [(*place, "not offered any more") for place in sorted(locked.keys() - latest.keys())]
-    rows += [(*place, "changed") for place in sorted(latest.keys() & locked.keys()) if latest[place] != locked[place]]
+    rows += [(*place, "changed") for place in sorted(latest.keys() & locked.keys()) if _differs(latest, locked, place)]
     show_rows(("server", "kind", "name", "difference"), rows)
     if rows:
         raise Failure(f"{counted(len(rows), 'difference')} to {LOCK_NAME}.")
@@ -152,6 +175,12 @@ def check(places: Places) -> None:
 
 def _place(pin: Pin) -> tuple[str, str, str]:
     return pin.server, pin.kind, pin.name
+
+
+def _differs(latest: Mapping[tuple[str, str, str], Pin], locked: Locked, place: tuple[str, str, str]) -> bool:
+    pin = latest[place]
+    definition = _decoded(pin.definition)
+    return pin.hash != locked[place] and (definition is None or not is_same(locked[place], definition))
 
 
 def _state_of(pin: Pin, found: Sequence[Pin]) -> str:
@@ -165,19 +194,28 @@ def _approved(pin: Pin, found: Sequence[Pin]) -> Pin | None:
     return next((other for other in found if other.state == "approved" and _place(other) == _place(pin)), None)
 
 
-def _reason(pin: Pin) -> str:
-    hidden = scan(pin.name, msgspec.json.decode(pin.definition)).hidden
-    return f"waits: {'; '.join(hidden)}." if hidden else "has changed."
-
-
 def _difference(before: Pin | None, after: Pin) -> Iterator[str]:
-    title = " ".join(_place(after)).strip()
+    title = visible(" ".join(_place(after)).strip())
     old = _lines(before.definition) if before is not None else []
-    yield from difflib.unified_diff(old, _lines(after.definition), f"{title} (approved)", f"{title} (now)", lineterm="")
-    for finding in scan(after.name, msgspec.json.decode(after.definition)).hidden:
+    lines = difflib.unified_diff(old, _lines(after.definition), f"{title} (approved)", f"{title} (now)", lineterm="")
+    if (first := next(lines, None)) is None:
+        yield f"{title}: the two differ only in parts that are not written down, such as secrets of its configuration."
+    else:
+        yield from (first, *lines)
+    for finding in scan(after.name, _decoded(after.definition) or {}).hidden:
         yield f"! {finding}"
 
 
 def _lines(definition: str) -> list[str]:
-    plain = msgspec.json.encode(msgspec.json.decode(definition))  # Escapes would hide from `visible`.
-    return [visible(line) for line in msgspec.json.format(plain, indent=2).decode().split("\n")]
+    if (plain := _decoded(definition)) is None:
+        return [visible(line) for line in definition.split("\n")]
+    encoded = msgspec.json.encode(plain)  # Escapes would hide from `visible`.
+    return [visible(line) for line in msgspec.json.format(encoded, indent=2).decode().split("\n")]
+
+
+def _decoded(definition: str) -> Params | None:
+    """The definition; None if it cannot be read: earlier versions masked secrets in a way that could break it."""
+    try:
+        return msgspec.json.decode(definition, type=dict[str, object])
+    except msgspec.MsgspecError:
+        return None

@@ -161,7 +161,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_arguments: Size | None = None
     """Size of the arguments of one call."""
     max_result: Size | None = None
-    """Size of one result."""
+    """Size of one result or error, with the progress and log lines before it."""
     env_pass: Globs = ()
     """Variables of the gateway that it gets besides those that all servers get: names, or globs such as "AWS_*"."""
 
@@ -307,7 +307,7 @@ class CatalogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     start_wait: Annotated[float, Meta(ge=0, le=3600)] = 20.0
     """How long after the start lists wait for servers that never ran before; lists of others are remembered."""
     debounce: Annotated[float, Meta(ge=0, le=60)] = 0.25
-    """How long changes are collected before clients are notified."""
+    """How long changes of a server's lists are collected before they are fetched; those of activations are not."""
     instructions: Annotated[int, Meta(ge=0, le=1 << 20)] = 4096
     """Characters of each server's instructions that clients see."""
     resource_tools: bool = False

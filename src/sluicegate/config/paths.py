@@ -98,7 +98,8 @@ class UserFolders(msgspec.Struct, frozen=True):
 def user_folders(environ: Mapping[str, str], home: str = "") -> UserFolders:
     """The folders of this user; `home` stands for the variable HOME."""
     homes = _once(home or _home(environ), database_home() or home or _home(environ))
-    noted = [note for each in homes for note in _notes(each)]
+    # Sockets are only those of the same HOME: a process that was given another one is meant to be apart.
+    noted = [note for each in homes for note in _notes(each) if each == homes[0] or note[0] != "runtime"]
 
     def named(kind: str) -> list[str]:
         # The notes first: what they say is the same for every environment of the user.

@@ -6,14 +6,17 @@ It imports nothing that runs a gateway, so that a command loads quickly.
 import asyncio
 import secrets
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 from urllib.parse import urlencode
 
 from sluicegate.control.reports import DecidedQuestion
 from sluicegate.gate.approval_text import unshown
-from sluicegate.store.base import Approval, ApprovalAnswer, Change, Decisions, Grant, Pin
+from sluicegate.protocol.message import Params
+from sluicegate.store.base import Approval, ApprovalAnswer, Change, Decisions, Grant, Pin, Row
+
+Note = Callable[[Row], None]
 
 LOGIN_SECONDS: Final = 300.0
 """Seconds within which a link to the page must be opened."""
@@ -25,8 +28,14 @@ class FolderOperations:
     All of them raise `StateUnavailable` if the record cannot be used.
     """
 
-    def __init__(self, decisions: Decisions) -> None:
+    def __init__(self, decisions: Decisions, note: Note | None = None) -> None:
+        """`note` records a row of the audit log: what was changed, and who did it. Answers have rows of their own."""
         self._decisions = decisions
+        self._note = note
+
+    def _noted(self, operation: str, by: str, *, server: str = "", name: str = "", body: Params | None = None) -> None:
+        if self._note is not None:
+            self._note(Row(kind="admin", caller=by, server=server, name=name, verdict=operation, body=body or {}))
 
     # ------------------------------------------------------------------------------------------------- approvals
 
@@ -80,7 +89,10 @@ class FolderOperations:
 
     async def revoke_grant(self, grant_id: str, *, by: str) -> bool:
         """End a grant; whether there was one."""
-        return await self._decisions.revoke(grant_id)
+        is_done = await self._decisions.revoke(grant_id)
+        if is_done:
+            self._noted("revoke_grant", by, body={"grant": grant_id})
+        return is_done
 
     # ------------------------------------------------------------------------------------------------------ pins
 
@@ -90,11 +102,17 @@ class FolderOperations:
 
     async def approve_pin(self, server: str, kind: str, name: str, hash: str, *, by: str) -> bool:
         """Approve the definition that waits, if it still has this hash; whether it was so. Gateways offer it then."""
-        return await self._decisions.approve_pin(server, kind, name, hash)
+        is_done = await self._decisions.approve_pin(server, kind, name, hash)
+        if is_done:
+            self._noted("approve_pin", by, server=server, name=name, body={"kind": kind, "hash": hash})
+        return is_done
 
     async def forget_pin(self, server: str, kind: str, name: str, *, by: str) -> bool:
         """Forget what is known of one definition; whether there was anything."""
-        return await self._decisions.forget_pin(server, kind, name)
+        is_done = await self._decisions.forget_pin(server, kind, name)
+        if is_done:
+            self._noted("forget_pin", by, server=server, name=name, body={"kind": kind})
+        return is_done
 
     # -------------------------------------------------------------------------------------- the page for approvals
 
@@ -105,6 +123,7 @@ class FolderOperations:
             return None
         key = secrets.token_urlsafe(32)
         await self._decisions.add_login(key, LOGIN_SECONDS)
+        self._noted("login_link", by)
         return f"{page}?{urlencode({'key': key})}"
 
     async def use_login(self, key: str) -> bool:

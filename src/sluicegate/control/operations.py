@@ -35,6 +35,7 @@ from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.server_logs import LogLine
 from sluicegate.gateway.status import ServerStatus, explain
 from sluicegate.protocol.message import Params
+from sluicegate.runtime.clients import ConnectedClient
 
 Reload = Callable[[], Awaitable[list[str]]]
 
@@ -61,7 +62,7 @@ class Operations(FolderOperations, AuditOperations):
         `address` returns the URL for HTTP clients; `unapplied` returns the problems of files that the gateway does not
         apply; `is_stopping` whether it is shutting down.
         """
-        FolderOperations.__init__(self, gateway.stores.decisions)
+        FolderOperations.__init__(self, gateway.stores.decisions, gateway.stores.audit.note)
         AuditOperations.__init__(self, gateway.stores.open_audit_reader)
         self._gateway = gateway
         self._reload = reload
@@ -112,6 +113,10 @@ class Operations(FolderOperations, AuditOperations):
             if name in servers
         }
 
+    def clients(self) -> list[ConnectedClient]:
+        """The clients that are connected, in the order in which they came."""
+        return self._gateway.clients.list()
+
     def logs(self, name: str = "", *, after: int = 0) -> list[LogLine]:
         """The last lines that a server wrote, or all of them; only those after the line of this number."""
         try:
@@ -135,6 +140,7 @@ class Operations(FolderOperations, AuditOperations):
             self._gateway.restart(name)
         except KeyError:
             raise UnknownTarget(self._unknown(name)) from None
+        self._noted("restart", by, server=self._gateway.config.servers[name].key)
 
     def clear_counts(self, *, by: str) -> None:
         """Forget what servers lost between revisions and what they printed to stdout, so that only news are shown."""
@@ -149,6 +155,7 @@ class Operations(FolderOperations, AuditOperations):
 
     async def reload(self, *, by: str) -> list[str]:
         """Read the configuration again, and apply what changed; sentences about that."""
+        self._noted("reload", by)
         return await self._reload()
 
     def _unknown(self, name: str) -> str:

@@ -45,6 +45,11 @@ def control_server(operations: Operations) -> Server:
         return _value(operations.own_tools())
 
     @server.tool
+    def clients() -> Structured:
+        """The clients that are connected, in the order in which they came."""
+        return _items(operations.clients())
+
+    @server.tool
     def logs(name: str = "", after: int = 0) -> Structured:
         """The last lines that a server wrote, or all of them; only those after the line of this number."""
         try:

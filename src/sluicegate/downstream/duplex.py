@@ -15,7 +15,7 @@ from sluicegate.errors import UNREAD, LimitExceeded, error_object, reason_of
 from sluicegate.exchange import Caller, Exchange, Handler, accepting_retries
 from sluicegate.protocol.framing import encode_line
 from sluicegate.protocol.message import Notification, Params, Reply, RequestId, Result, encode
-from sluicegate.protocol.modern_era import complete, marked
+from sluicegate.protocol.modern_era import ClientProfile, complete, marked
 from sluicegate.protocol.server_connection import (
     Answered,
     Asked,
@@ -27,8 +27,10 @@ from sluicegate.protocol.server_connection import (
     Outgoing,
     ServerConversation,
     Withdrawn,
+    WithoutId,
 )
 from sluicegate.runtime.byte_channel import ClientWire
+from sluicegate.runtime.clients import Era
 from sluicegate.runtime.task_scope import TaskScope
 
 INPUT_TIMEOUT: Final = 300.0
@@ -53,6 +55,7 @@ class DuplexServer:
     """Answers one client until it hangs up. A `Receiver`: a transport hands it bytes and writes its output."""
 
     conversation_type: type[ServerConversation] = ServerConversation
+    transport: str = "stdio"
 
     def __init__(self, handler: Handler, wire: ClientWire, tasks: TaskScope, *, caller: Caller, hold: float) -> None:
         self.conversation = self.conversation_type()
@@ -68,6 +71,8 @@ class DuplexServer:
         self._streams: dict[RequestId, _PipeStream] = {}
         self._session_side = SessionSide(self)
         self._hung_up = False
+        self._has_come = False
+        """Whether the client sent a request without a handshake, and is known since then."""
         self._ending: asyncio.TimerHandle | None = None
         self._last_answers = LAST_ANSWERS
         self._farewell: Reply | None = None
@@ -152,6 +157,7 @@ class DuplexServer:
         if self._ending is not None:
             self._ending.cancel()
         self._session_side.close()
+        self.replies.clients.leave(self)
         del self.pushes
 
     def follow(self, events: Iterable[Event]) -> None:
@@ -182,6 +188,8 @@ class DuplexServer:
                     self._session_side.answered(request_id, reply)
                 case Called():
                     self.called(event)
+                case WithoutId(method, params):
+                    self.replies.clients.ignore(self.caller.id, method, params)
 
     def called(self, call: Called) -> None:
         """Start a native call; only `NativePeer` gets any."""
@@ -196,11 +204,17 @@ class DuplexServer:
         if not asked.modern:
             self.tasks.start(self._answer_session(asked, stream), key=stream)
             return
+        if not self._has_come:
+            self._come(asked.profile, "modern")
         on_end = None
         if asked.method == "subscriptions/listen" and state_of_retry(asked) is None:
             self._listens[asked.id] = stream
             on_end = partial(self._listen_ended, stream)
         self._modern.start(asked, stream, self.caller, on_end=on_end)
+
+    def _come(self, profile: ClientProfile, era: Era) -> None:
+        self._has_come = True
+        self.replies.clients.come(self, self.caller.id, profile, era, self.transport)
 
     def _listen_ended(self, stream: "_PipeStream") -> None:
         if self._listens.get(stream.id) is stream:
@@ -281,6 +295,7 @@ async def serve_duplex(
     caller: Caller | None = None,
     hold: float = INPUT_TIMEOUT,
     kind: type[DuplexServer] = DuplexServer,
+    transport: str = "stdio",
 ) -> None:
     """Answer one client until it hangs up, then cancel what is still in progress.
 
@@ -288,6 +303,7 @@ async def serve_duplex(
     """
     async with TaskScope() as tasks:
         server = kind(handler, wire, tasks, caller=caller or Caller(), hold=hold)
+        server.transport = transport
         try:
             attach(server)
             await server.finished

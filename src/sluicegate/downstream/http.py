@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import cached_property, partial
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from sluicegate.downstream import browser_page
@@ -51,6 +52,7 @@ from sluicegate.protocol.message import (
     as_object,
     encode,
 )
+from sluicegate.protocol.methods import JUDGED
 from sluicegate.protocol.modern_era import complete, is_modern, marked, read_request
 from sluicegate.protocol.native import is_native, read_call
 from sluicegate.protocol.parse_request import parse_in_steps, parse_strict, read_message
@@ -134,6 +136,7 @@ class HttpEndpoint:
         self._large_bodies = OneByOne()
         self._handler = handler = chain((), handler)
         self._hold = hold
+        self._stateless = handler.clients.stateless
         self._modern = ModernCalls(handler, self._tasks, hold)
         self._sessions = Sessions(handler, self._tasks, limits, self._streams, hold, self._keepalive)
         self._channels = SseChannels(handler, self._tasks, self._streams, hold, self._keepalive, self._large_bodies)
@@ -212,7 +215,7 @@ class HttpEndpoint:
         if isinstance(identity, Caller):
             self._route(request, seen, identity)
         elif isinstance(identity, Refusal):
-            refuse(request, identity)
+            self._refuse_caller(request, identity)
         else:
             self._tasks.start(self._attend(request, self._route_later(request, seen, identity)), key=request)
             request.on_disconnect(partial(self._hung_up_early, request))
@@ -220,9 +223,14 @@ class HttpEndpoint:
     async def _route_later(self, request: HttpRequest, seen: HeadFacts, waiting: Awaitable[Identity]) -> None:
         identity = await waiting
         if isinstance(identity, Refusal):
-            refuse(request, identity)
+            self._refuse_caller(request, identity)
         else:
             self._route(request, seen, identity)
+
+    def _refuse_caller(self, request: HttpRequest, refusal: Refusal) -> None:
+        """Answer that the caller was not accepted. It is recorded as such, not as a message that is wrong."""
+        self._handler.clients.refuse(refusal.reason, request.peer)
+        request.respond(refusal.status, (*JSON_FIELDS, *refusal.headers), refusal.body)
 
     def _hung_up_early(self, request: HttpRequest) -> None:
         """Stop waiting for the caller of a request whose client has gone. Once it is routed, this does nothing."""
@@ -312,6 +320,8 @@ class HttpEndpoint:
         if isinstance(message, Notification):
             # HTTP defines none, and a posted `cancelled` could name another caller's request.
             _check_version(request)
+            if message.method in JUDGED:
+                self._handler.clients.ignore(caller.id, message.method, message.params)
             request.respond(202)
             return
         if not isinstance(message, Request):
@@ -320,6 +330,13 @@ class HttpEndpoint:
         if message.method == "subscriptions/listen" and not seen.takes.events:
             refuse(request, NOT_ACCEPTABLE)
             return
+        info = profile.client_info or _NO_INFO
+        name, number = info.get("name"), info.get("version")
+        who = caller.id, profile.version, name if type(name) is str else "", number if type(number) is str else ""
+        if who in self._stateless:
+            self._stateless[who] = monotonic()
+        else:
+            self._handler.clients.come_stateless(who)
         asked = Asked(message.id, message.method, params, profile, True)
         stream = ModernStream(asked.id, request, seen.takes, self._keepalive)
         if seen.takes.events:
@@ -390,11 +407,15 @@ class HttpEndpoint:
         """Answer a client on a WebSocket of an ASGI server, which has asked to connect."""
         from sluicegate.downstream.native.asgi_socket import AsgiSocket, refuse_socket
 
-        identity = self._heads.look_at(request.headers).refusal or self._identify(request)
-        if not isinstance(identity, Caller | Refusal):
-            identity = await identity
-        if isinstance(identity, Caller) and request.path != "/native":
-            identity = self._nothing_at(request)
+        identity = self._heads.look_at(request.headers).refusal
+        if identity is None:
+            identity = self._identify(request)
+            if not isinstance(identity, Caller | Refusal):
+                identity = await identity
+            if isinstance(identity, Refusal):
+                self._handler.clients.refuse(identity.reason, request.peer)
+            elif request.path != "/native":
+                identity = self._nothing_at(request)
         if isinstance(identity, Refusal):
             await refuse_socket(request.scope, identity, send)
             return
@@ -457,6 +478,7 @@ def _says_it_is_modern(value: object) -> bool:
     return message.get("method") != "initialize" and is_modern(params)
 
 
+_NO_INFO: Final[Params] = {}
 _ALLOW: Final = (("Allow", "POST"),)
 _POST_ONLY: Final = Refusal(405, "method_not_allowed", "2026-07-28 has no sessions; use POST.", _ALLOW)
 

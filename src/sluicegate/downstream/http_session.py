@@ -27,6 +27,7 @@ from sluicegate.protocol.server_connection import (
     Outgoing,
     ServerConversation,
     Withdrawn,
+    WithoutId,
 )
 from sluicegate.protocol.session_era import Stage
 from sluicegate.runtime.identity import Fields, Refusal
@@ -128,6 +129,7 @@ class SharedBySessions(msgspec.Struct):
 class HttpSession:
     """One session-era client over Streamable HTTP: the front of its conversation."""
 
+    transport = "http"
     # There may be ten thousand of them, most of them idle: no task, no timer, and little that is made ahead.
     __slots__ = (
         *(
@@ -358,6 +360,8 @@ class HttpSession:
                     withdrawn[owner] = request_id
                 case Answered(request_id, reply):
                     self.side.answered(request_id, reply)
+                case WithoutId(method, params):
+                    self.shared.replies.clients.ignore(self.caller.id, method, params)
                 case Called():
                     raise AssertionError("a session has no native requests")
         for owner, request_id in withdrawn.items():

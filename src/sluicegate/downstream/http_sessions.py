@@ -114,6 +114,7 @@ class Sessions:
         while True:
             await asyncio.sleep(_EXPIRY_INTERVAL)
             self.expire(asyncio.get_running_loop().time())
+            self._shared.replies.clients.expire()
 
     def expire(self, now: float) -> None:
         """End the sessions that are idle for too long or too old."""
@@ -168,6 +169,7 @@ class Sessions:
         if self._sessions.pop(session.id, None) is not None:
             self._size -= session.size
         session.lease.release()
+        self._shared.replies.clients.leave(session.side)
         self._idle.discard(session)
 
 

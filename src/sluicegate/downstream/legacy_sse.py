@@ -62,7 +62,9 @@ class SseChannels:
         self._channels[token] = channel
         try:
             channel.begin(f"/messages?session_id={token}")
-            await serve_duplex(self._handler, channel, channel.attach, caller=channel.caller, hold=self._hold)
+            await serve_duplex(
+                self._handler, channel, channel.attach, caller=channel.caller, hold=self._hold, transport="sse"
+            )
         finally:
             del self._channels[token]
             lease.release()

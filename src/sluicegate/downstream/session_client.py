@@ -21,7 +21,7 @@ from sluicegate.errors import (
     UpstreamProtocolError,
     error_object,
 )
-from sluicegate.exchange import NOBODY, Caller, Exchange, Handler, Nobody, Sink, answer
+from sluicegate.exchange import NOBODY, Caller, Exchange, Handler, Nobody, Sink, accepting_retries, answer
 from sluicegate.protocol.input_required import Answers, Question, Questions, read_input_required
 from sluicegate.protocol.message import (
     Notification,
@@ -89,6 +89,8 @@ class Front(Protocol):
     @property
     def hold(self) -> float: ...
     @property
+    def transport(self) -> str: ...
+    @property
     def pushes(self) -> PushStream:
         """For messages that belong to no request."""
         ...
@@ -118,6 +120,7 @@ class SessionSide:
         for uri in list(self._subscriptions):
             self._end_updates(uri)
         self._front.tasks.cancel((self, _LOG))
+        self._front.replies.clients.leave(self)
         del self._front  # Breaks a reference cycle, so that sessions are freed without the garbage collector.
 
     async def welcome(self, request_id: RequestId) -> None:
@@ -128,6 +131,7 @@ class SessionSide:
         reply = await front.replies.answer(Exchange("server/discover", {}, NOBODY, profile, front.caller))
         offer = judge_probe(reply)
         if isinstance(offer, Discovery):
+            front.replies.clients.come(self, front.caller.id, profile, "session", front.transport)
             front.follow(front.conversation.welcome(request_id, offer))
         else:
             error = error_object(RuntimeError()) if isinstance(reply, Result) else reply
@@ -361,6 +365,7 @@ class Replies:
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
+        self.clients = accepting_retries(handler).clients
         self._lists: dict[tuple[str, str], tuple[object, Reply]] = {}
 
     def answer(self, exchange: Exchange, side: SessionSide | None = None) -> Awaitable[Reply]:

@@ -33,6 +33,8 @@ _MAX_LENGTH: Final = 200
 """Characters of a name that a client chooses."""
 _MAX_NAMES: Final = 32
 """Arguments whose names are recorded."""
+MAX_VALUES: Final = 64 * 1024
+"""Bytes of arguments whose values are recorded; of longer ones, only the digest is."""
 _NOTHING: Final[Params] = {}
 REFUSAL: Final = "dev.sluicegate/reason"
 """In the `_meta` of a result with which we refuse a call: the reason."""
@@ -124,6 +126,8 @@ class Audit:
             body["arguments"] = names if len(names) <= _MAX_NAMES else [*names[:_MAX_NAMES], "…"]
             body["bytes"] = len(data)
             body["digest"] = self._log.digest(data)
+            if verdict.records_values and len(data) > MAX_VALUES:
+                body["values_omitted"] = f"more than {MAX_VALUES} bytes"
         if verdict.rule:
             body["rule"] = verdict.rule
         if target.definition:
@@ -145,7 +149,9 @@ class Audit:
             name=target.name if target.kind != "resource" else masked_url(target.name),
             verdict=verdict.action,
             body=body,
-            values=masked_members(arguments) if verdict.records_values and arguments else None,
+            values=masked_members(arguments)
+            if verdict.records_values and arguments and "values_omitted" not in body
+            else None,
         )
 
 

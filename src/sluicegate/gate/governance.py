@@ -13,6 +13,7 @@ from sluicegate.gate.pins import Mode, PinnedDefinitions
 from sluicegate.gate.policy import Policy, Rules, is_hidden
 from sluicegate.protocol.message import Params
 from sluicegate.store.base import Approval, AuditLog, Decisions, Row
+from sluicegate.text.masking import masked_url
 
 MAX_NOTED: Final = 200
 """Characters of a text that a client or a server chose, in a row."""
@@ -126,6 +127,12 @@ class Governance:
         if isinstance(hidden, Target):
             row = Row(kind="reject", caller=caller, server=hidden.server, name=hidden.name, verdict="deny", body=body)
             self.audit.note(row)
+            return
+        if (target := exchange.target) is not None:  # Known, but refused before the decision: by a rate, mostly.
+            shown = target.name if target.kind != "resource" else masked_url(target.name)
+            self.audit.note(
+                Row(kind="reject", caller=caller, server=target.server, name=shown, verdict=verdict, body=body)
+            )
             return
         if name is not None:
             body["name"] = name[:MAX_NOTED]

@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.errors import InvalidParams, RateLimited, UpstreamProtocolError
+from sluicegate.errors import InvalidParams, RateLimited
 from sluicegate.exchange import Exchange, Handler, Target
 from sluicegate.gate.rules import full_names
-from sluicegate.protocol.message import Reply, Result
+from sluicegate.protocol.message import Reply
 from sluicegate.text.globs import Glob
 
 _RATE: Final = re.compile(r"([1-9][0-9]{0,8})/(s|m|h|d)")
@@ -142,7 +142,7 @@ class RateLimit:
 
 
 class SizeLimit:
-    """A step that refuses calls whose arguments or results are too large."""
+    """A step that refuses calls whose arguments are too large, and limits what their server may send."""
 
     def __init__(self, ceilings: Mapping[str, Ceilings]) -> None:
         """`ceilings` are by the key of the server."""
@@ -153,30 +153,14 @@ class SizeLimit:
 
         Raises:
             InvalidParams: the arguments are too large.
-            UpstreamProtocolError: the result is too large.
         """
         target = exchange.target
         ceilings = self._ceilings.get(target.server) if target is not None else None
-        # No coroutine here: most servers have no such limits.
-        return proceed(exchange) if ceilings is None else _limited(exchange, proceed, ceilings)
-
-
-async def _limited(exchange: Exchange, proceed: Handler, ceilings: Ceilings) -> Reply:
-    server = exchange.target.server if exchange.target is not None else ""
-    if ceilings.arguments is not None:
-        size = len(msgspec.json.encode(exchange.params.get("arguments")))
-        if size > ceilings.arguments:
-            limit = f"{server} accepts {ceilings.arguments}; the limit is max_arguments of the server"
-            raise InvalidParams(f"Invalid params: the arguments have {size} bytes, and {limit}.")
-    reply = await proceed(exchange)
-    if ceilings.result is not None and (size := _size_of(reply)) > ceilings.result:
-        limit = f"more than the {ceilings.result} of max_result for {server}"
-        raise UpstreamProtocolError(f"The result has {size} bytes, {limit}; the call has run.")
-    return reply
-
-
-def _size_of(reply: Reply) -> int:
-    if not isinstance(reply, Result):
-        return 0
-    value = reply.value
-    return len(memoryview(value)) if isinstance(value, msgspec.Raw) else len(msgspec.json.encode(value))
+        if target is not None and ceilings is not None:
+            # Where it is received, what the server sends is told from what we say ourselves meanwhile.
+            exchange.max_result = ceilings.result
+            size = 0 if ceilings.arguments is None else len(msgspec.json.encode(exchange.params.get("arguments")))
+            if ceilings.arguments is not None and size > ceilings.arguments:
+                limit = f"{target.server} accepts {ceilings.arguments}; the limit is max_arguments of the server"
+                raise InvalidParams(f"Invalid params: the arguments have {size} bytes, and {limit}.")
+        return proceed(exchange)

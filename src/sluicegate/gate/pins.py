@@ -1,13 +1,14 @@
 """Pinned definitions: a tool that changes after it was approved may not be used until a person has approved it (T21).
 
 What a server offers is approved when it is first seen, unless it hides something. `sluicegate.lock`, where there is
-one, decides alone: what it does not list, or lists with another hash, waits for approval.
+one, decides alone: what it does not list, or lists with another hash, waits for approval. Resources and templates are
+only scanned for hidden text: they come and go with the user's files, and no lock file lists them.
 """
 
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -15,8 +16,10 @@ import msgspec
 from sluicegate.errors import StateUnavailable
 from sluicegate.exchange import BEING_REVIEWED, Target
 from sluicegate.gate.lock_file import LOCK_NAME, Locked
+from sluicegate.protocol.definition_digest import is_of_earlier_rule, is_same
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.store.base import AuditLog, Pin, Pins, Row
+from sluicegate.text.masking import MASK
 from sluicegate.text.visible_text import HIDDEN
 
 log = logging.getLogger("sluicegate")
@@ -189,10 +192,13 @@ class PinnedDefinitions:
     async def _decide(self, definitions: Mapping[Target, Params]) -> dict[Target, str]:
         """Why each definition may not be used; an empty reason if it may."""
         pinned: dict[Target, Pin] = {}
+        renewed: list[tuple[str, Pin]] = []
         whys = dict.fromkeys(definitions, "")
         watched = [target for target in definitions if self._mode(target.server) != "off"]
         try:
-            known = {(pin.server, pin.kind, pin.name) for pin in await self._store.pins()}
+            pins = await self._store.pins()
+            known = {(pin.server, pin.kind, pin.name) for pin in pins}
+            approved = {(pin.server, pin.kind, pin.name): pin for pin in pins if pin.state == "approved"}
         except StateUnavailable as problem:
             return whys | _failed(watched, problem)
         for target in watched:
@@ -201,10 +207,12 @@ class PinnedDefinitions:
             for hint in findings.hints if target not in self._hinted else ():
                 log.warning("%s: %s: %s.", target.server, _title(target), hint)
             self._hinted.add(target)
+            if target.kind == "resource" and not findings.hidden:
+                continue
             place = (target.server, target.kind, target.name)
             is_known = place in known
             known.add(place)
-            pinned[target] = Pin(
+            pin = pinned[target] = Pin(
                 server=target.server,
                 kind=target.kind,
                 name=target.name,
@@ -212,14 +220,31 @@ class PinnedDefinitions:
                 definition=_as_json(definition, self._secrets(target.server)),
                 state="pending" if findings.hidden or is_known else "approved",
             )
+            before = approved.get(place)
+            if before is not None and is_of_earlier_rule(before.hash) and not findings.hidden:
+                if is_same(before.hash, definition):
+                    renewed.append((before.hash, pin))
             if findings.hidden:
                 whys[target] = f"{_sentence(findings.hidden[0])} {_remedy(target)}"
-        return whys | await self._compare(pinned, whys)
+        return whys | await self._compare(pinned, whys, renewed, definitions)
 
-    async def _compare(self, pinned: Mapping[Target, Pin], findings: Mapping[Target, str]) -> dict[Target, str]:
-        """Why each definition may not be used, compared with the store; `findings` say what it hides."""
+    async def _compare(
+        self,
+        pinned: Mapping[Target, Pin],
+        findings: Mapping[Target, str],
+        renewed: Sequence[tuple[str, Pin]],
+        definitions: Mapping[Target, Params],
+    ) -> dict[Target, str]:
+        """Why each definition may not be used, compared with the store.
+
+        `findings` say what it hides. `renewed` are definitions that were approved by a digest of the earlier rule, with
+        that digest: they are the same by that rule, so that they stay approved, by a digest of everything.
+        """
         whys: dict[Target, str] = {}
         try:
+            for hash, pin in renewed:
+                await self._store.renew_pin(hash, pin)
+                self._note(pin, "renewed", "")
             seen = await self._store.see(list(pinned.values()))
         except StateUnavailable as problem:
             return _failed(pinned, problem)
@@ -229,7 +254,8 @@ class PinnedDefinitions:
                 why = ""  # Also if it hides something: a person has seen it.
             elif not why:
                 why = f"Its definition changed since it was approved. {_remedy(target)}"
-            why = self._by_lock(target) if self.locked is not None else why
+            if self.locked is not None and target.kind != "resource":
+                why = self._by_lock(self.locked, target, definitions[target])
             if self._mode(target.server) == "warn" and why:
                 log.warning("%s: %s: %s", target.server, _title(target), why)
                 why = ""
@@ -238,10 +264,10 @@ class PinnedDefinitions:
                 self._report(target, pin, found.news, why)
         return whys
 
-    def _by_lock(self, target: Target) -> str:
-        assert self.locked is not None
-        known = self.locked.get((target.server, target.kind, target.name))
-        if known == target.definition:
+    def _by_lock(self, locked: Locked, target: Target, definition: Params) -> str:
+        known = locked.get((target.server, target.kind, target.name))
+        # Files of earlier versions have digests of the earlier rule; 'sluicegate pins lock' writes new ones.
+        if known is not None and (known == target.definition or is_same(known, definition)):
             return ""
         if known is None:
             return f"It is not listed in {LOCK_NAME}; to allow it, run 'sluicegate pins lock'."
@@ -253,10 +279,12 @@ class PinnedDefinitions:
     def _report(self, target: Target, pin: Pin, news: str, why: str) -> None:
         if why and (news == "changed" or pin.state == "pending"):
             log.warning("%s: not offered: %s. %s", target.server, _title(target), why)
+        self._note(pin, news, why)
+
+    def _note(self, pin: Pin, news: str, why: str) -> None:
         if self._audit is not None:
             body: Params = {"hash": pin.hash, "quarantined": why}
-            row = Row(kind="tool_def", server=target.server, name=target.name, verdict=news, body=body)
-            self._audit.note(row)
+            self._audit.note(Row(kind="tool_def", server=pin.server, name=pin.name, verdict=news, body=body))
 
 
 def _failed(targets: Iterable[Target], problem: StateUnavailable) -> dict[Target, str]:
@@ -280,7 +308,28 @@ def _remedy(target: Target) -> str:
 
 
 def _as_json(definition: Params, secrets: Collection[str]) -> str:
-    text = msgspec.json.encode(definition, order="deterministic").decode()
-    for secret in secrets:
-        text = text.replace(msgspec.json.encode(secret).decode()[1:-1], "***")
-    return text
+    plain: object = msgspec.json.decode(msgspec.json.encode(definition))
+    # The longest first: one secret may be a part of another.
+    hidden = sorted(filter(None, secrets), key=len, reverse=True)
+    shown = _masked(plain, hidden) if hidden else plain
+    return msgspec.json.encode(shown, order="deterministic").decode()
+
+
+def _masked(value: object, secrets: Sequence[str]) -> object:
+    """The value with secrets masked in its texts; a mask over the JSON itself could leave something that is not."""
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, MASK)
+        return value
+    if (members := as_object(value)) is not None:
+        found: dict[str, object] = {}
+        for name, member in members.items():
+            shown = str(_masked(name, secrets))
+            while shown in found:  # Two names may differ in a secret only.
+                shown += "*"
+            found[shown] = _masked(member, secrets)
+        return found
+    if (items := as_array(value)) is not None:
+        return [_masked(item, secrets) for item in items]
+    is_secret = isinstance(value, int | float) and not isinstance(value, bool) and str(value) in secrets
+    return MASK if is_secret else value

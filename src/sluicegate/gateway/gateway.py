@@ -27,6 +27,7 @@ from sluicegate.hub.mount import Mount
 from sluicegate.hub.router import Router
 from sluicegate.protocol.message import Reply
 from sluicegate.protocol.types import HEALTH
+from sluicegate.runtime.clients import Clients
 from sluicegate.store.base import Change
 from sluicegate.upstream.spawn import Launched
 
@@ -74,6 +75,7 @@ class Gateway:
             limits.in_flight, limits.in_flight_per_caller, self.governance.note_refusal, self.startup
         )
         self._steps: tuple[Step, ...] = (self.admission, *steps)
+        self.clients = Clients(self.stores.audit.note if self.stores.is_recorded else lambda row: None)
         self._health: Handler | None = None
         self._since = time.monotonic()
         self._load_file = load_file
@@ -93,6 +95,7 @@ class Gateway:
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        self.clients.close()
         await self.hub.__aexit__(*error)
 
     def handler(self, profile: str = "") -> Handler:
@@ -102,7 +105,7 @@ class Gateway:
             ConfigError: there is no such profile.
         """
         self.config.check_profile(profile)
-        return chain(self._steps, self.hub.router(profile), self.governance.note_reject)
+        return chain(self._steps, self.hub.router(profile), self.governance.note_reject, self.clients)
 
     def apply(self, config: GatewayConfig) -> ConfigChanges:
         """Apply another configuration. Only what differs is changed, and calls in progress finish.
@@ -311,7 +314,7 @@ class Gateway:
         from sluicegate.gateway.loading import Services
 
         folder = activations_folder(self.config.root, os.environ)
-        return Services(name, self.states, self._since, folder, self._access)
+        return Services(name, self.states, self._since, folder, self._access, self.config.root)
 
     def _access(self, exchange: Exchange) -> "CallerAccess":
         """What a tool of this process may use for the caller of an exchange: the view that the exchange came through.

@@ -51,6 +51,8 @@ class Services(msgspec.Struct, frozen=True):
     """Where an activation may keep a file."""
     access: "Callable[[Exchange], CallerAccess]"
     """Returns what the caller of a request may use. There is no other way to the servers of the gateway."""
+    root: str
+    """The folder of the gateway, in which its configuration is."""
 
     async def read_text(self, uri: str, call: Call) -> str:
         """The text of a resource of any server, read as the caller of a call.

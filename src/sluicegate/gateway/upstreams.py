@@ -109,7 +109,8 @@ def mount_settings(server: ServerConfig, config: GatewayConfig) -> MountSettings
         opens_within=server.opens_within,
         offers=OfferLimits(limits.tools_per_server, limits.description, limits.schema, limits.lists_per_server),
         offer_timeout=own.start_timeout,
-        debounce=config.catalog.debounce,
+        # The lists of a server in this process are at hand.
+        debounce=0.0 if isinstance(server.source, PythonFile | Installed) else config.catalog.debounce,
         resend=own.resend,
         roots=own.roots,
         instructions=own.instructions,

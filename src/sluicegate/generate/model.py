@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.hub.catalog import digest_of
+from sluicegate.protocol.definition_digest import interface_digest
 from sluicegate.protocol.headers import Marks, marks_of
 from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.types import EVENTS_KEY, STREAMING_KEY
@@ -149,7 +149,7 @@ def _function(tool: GeneratedTool, name: str, types: SchemaTypes) -> Function:
         result=result,
         events=events,
         is_stream=is_stream,
-        hash=digest_of({**{key: decoded(value) for key, value in definition.items()}, "name": tool.own}),
+        hash=interface_digest({**definition, "name": tool.own}),
         marks=marks_of(schema) or {},
     )
 

@@ -14,17 +14,29 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from sluicegate.errors import INVALID_PARAMS, MISSING_CAPABILITY, ErrorObject, InputRefused, RemoteProtocolError
+from sluicegate.errors import (
+    INVALID_PARAMS,
+    MISSING_CAPABILITY,
+    ErrorObject,
+    InputRefused,
+    RemoteProtocolError,
+    UpstreamProtocolError,
+)
 from sluicegate.exchange import NOBODY, Sink
 from sluicegate.protocol.input_required import Answers, Question, Questions, missing_capability, read_input_required
 from sluicegate.protocol.message import Notification, Params, Reply, as_array, as_object, mentions, opened
+from sluicegate.protocol.own_marks import SOURCE, without_own_marks
 from sluicegate.protocol.translate.content import members_of
 from sluicegate.protocol.versions import Revision
 from sluicegate.runtime.deadlines import Deadline
 from sluicegate.runtime.input_rounds import CapabilityMissing, check_capabilities
 from sluicegate.runtime.quota import ConcurrencyLimit
+from sluicegate.text.visible_text import shown
 
 PROGRESS: Final = "notifications/progress"
+MAX_FORM_LEVELS: Final = 8
+"""Levels of the schema of a form in which clients look for texts."""
+_SHOWN: Final = ("message", "title", "description")
 NO_PROGRESS: Final = "progress that is no number, or no larger than before"
 
 
@@ -52,12 +64,16 @@ class CallSink(Deadline, kw_only=True):
     questions: int = 0
     progress: float = -math.inf
     """The last value that was passed on; the specification (Progress) allows only larger ones after it."""
+    room: int | None = None
+    """Bytes that the server may still send; None for no limit."""
     lacking: Params | None = None
     """The capabilities that the caller would have needed for questions that were refused."""
 
     def emit(self, notification: Notification) -> Awaitable[None]:
         """Pass a notification on."""
         # Not a coroutine of its own: events come by the thousand.
+        if self.room is not None:
+            self.take(len(msgspec.json.encode(notification.params)))
         if notification.method == PROGRESS:
             self.is_renewed = True
             progress = notification.params.get("progress")
@@ -66,10 +82,22 @@ class CallSink(Deadline, kw_only=True):
                 return NOBODY.emit(notification)
             self.progress = progress  # pyright: ignore[reportAttributeAccessIssue]
             if len(notification.params) > 2:
-                _drop_unreadable(notification.params)
+                notification = _readable(notification)
+        else:
+            notification = notice_of_server(notification, self.label)
         if self.waits or not self.revision.progress_message:
             self._count(notification)
         return self.sink.emit(notification)
+
+    def take(self, size: int) -> None:
+        """Count what the server sent.
+
+        Raises:
+            UpstreamProtocolError: it is too much, which ends the call.
+        """
+        self.room = (self.room or 0) - size
+        if self.room < 0:
+            raise UpstreamProtocolError(f"{self.label} sent more than `max_result` allows; the call has run.")
 
     def go_on(self, before: Deadline) -> None:
         """Continue the deadline of another attempt, and its progress: the caller does not know of a second one."""
@@ -153,12 +181,23 @@ class CallSink(Deadline, kw_only=True):
 _NUMBERS: Final = (int, float)
 
 
-def _drop_unreadable(params: Params) -> None:
-    """Drop descriptions of progress that have the wrong type."""
+def _readable(progress: Notification) -> Notification:
+    """Progress without descriptions of the wrong type, and without marks of ours."""
+    params = progress.params
     if "total" in params and type(params["total"]) not in _NUMBERS:
         del params["total"]
     if "message" in params and type(params["message"]) is not str:
         del params["message"]
+    return Notification(progress.method, without_own_marks(params)) if "_meta" in params else progress
+
+
+def notice_of_server(notice: Notification, label: str) -> Notification:
+    """A server's notification, which does not pass for one of ours."""
+    params = without_own_marks(notice.params)
+    logger = params.get("logger")
+    if isinstance(logger, str) and logger.partition(".")[0] == SOURCE:
+        params = {**params, "logger": f"{label}: {logger}"}
+    return notice if params is notice.params else Notification(notice.method, params)
 
 
 UNSAFE_SENTENCE: Final = "It asked to open a page whose address is not http or https; it was refused."
@@ -181,12 +220,37 @@ def has_unsafe_page(question: Question) -> bool:
 
 
 def labelled(question: Question, label: str) -> Question:
-    """A question that names the server that asks, if a person will see it."""
-    if question.method != "elicitation/create":
-        return question
-    message = question.params.get("message")
-    params: Params = {**question.params, "message": f"[{label}] {message if isinstance(message, str) else ''}"}
-    return msgspec.structs.replace(question, params=params)
+    """A question without marks of ours; if a person will see it, it names the server that asks and hides nothing."""
+    params, is_form = question.params, question.method == "elicitation/create"
+    written = msgspec.json.encode(params)
+    if not written.isascii() or b"\\" in written or b"\x7f" in written or b'"dev.sluicegate/' in written:
+        params = without_own_marks(params)
+        params = _with_shown_texts(params) if is_form else params
+    if is_form:
+        message = params.get("message")
+        params = {**params, "message": f"[{label}] {message if isinstance(message, str) else ''}"}
+    return question if params is question.params else msgspec.structs.replace(question, params=params)
+
+
+def _with_shown_texts(form: Params) -> Params:
+    """A form with texts that hide nothing. Names and values stay, since the answer contains them."""
+    return as_object(_shown_in(form, MAX_FORM_LEVELS)) or form
+
+
+def _shown_in(schema: object, levels: int) -> object:
+    if levels and (items := as_array(schema)) is not None:
+        return [_shown_in(item, levels - 1) for item in items]
+    members = as_object(schema)
+    if members is None or not levels:
+        return schema
+    return {
+        name: shown(value)
+        if name in _SHOWN and isinstance(value, str)
+        else [shown(entry) if isinstance(entry, str) else entry for entry in entries]
+        if name == "enumNames" and (entries := as_array(value)) is not None
+        else _shown_in(value, levels - 1)
+        for name, value in members.items()
+    }
 
 
 def roots_answer(folders: Sequence[str]) -> Params:

@@ -10,7 +10,9 @@ from typing import Final, Protocol
 import msgspec
 
 from sluicegate.errors import (
+    ErrorObject,
     RemoteProtocolError,
+    SluicegateError,
     UpstreamClosed,
     UpstreamError,
     UpstreamProtocolError,
@@ -31,11 +33,14 @@ from sluicegate.protocol.message import (
     Result,
     ToolText,
     as_object,
+    mentions,
     opened,
     read_tool_text,
 )
 from sluicegate.protocol.methods import METHODS
 from sluicegate.protocol.modern_era import ClientProfile
+from sluicegate.protocol.own_marks import error_of_server, without_own_marks
+from sluicegate.protocol.pagination import as_raw
 from sluicegate.protocol.tasks import may_have_tasks, without_tasks
 from sluicegate.protocol.translate.content import without
 from sluicegate.protocol.versions import LATEST_VERSION, REVISIONS, SESSION_VERSIONS, Revision
@@ -48,6 +53,9 @@ from sluicegate.text.globs import name_matches
 # be asked is checked with each question. Roots are left out: many servers would use them in place of the folders on
 # their command line. So is the context of sampling: the servers of a gateway are not the client's.
 ASKABLE: Final[Mapping[str, object]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}}
+
+_OWN_MARKS: Final = (b'"dev.sluicegate/',)
+_BACKSLASH: Final = 0x5C
 
 _COMMON: Final = ("complete", "input_required")
 """Result types that need no extension."""
@@ -172,7 +180,7 @@ class Calls:
                 return reply if is_same else Result(value.marked())
             value = value.to_raw()
         if not isinstance(value, msgspec.Raw):
-            return reply
+            return Result(without_own_marks(dict(value))) if "_meta" in value else reply
         try:
             return _typed(self._name, value)
         except UpstreamProtocolError:
@@ -256,8 +264,12 @@ class Calls:
             with sink:
                 reply = await self._send(exchange, params, connection, sink)
             self._deadlines.heard = monotonic()
+            if sink.room is not None:
+                sink.take(len(msgspec.json.encode(reply.value if isinstance(reply, Result) else reply)))
             if not self.circuit.is_calm:
                 self.circuit.succeeded(monotonic())
+            if type(reply) is ErrorObject:
+                reply = error_of_server(reply)
             if sink.lacking is not None:
                 reply = sink.explained(reply)
             if type(reply) is not Result:
@@ -298,6 +310,7 @@ class Calls:
             lost=self.lost,
             limit=self.limit,
             folders=settings.roots,
+            room=exchange.max_result,
         )
 
     def _send(self, exchange: Exchange, params: Params, connection: Connection, sink: CallSink) -> Awaitable[Reply]:
@@ -374,8 +387,8 @@ class Calls:
             except TimeoutError:
                 if self._deadlines.heard >= began:
                     return False  # It answered a call meanwhile.
-            except UpstreamError:
-                return False  # It is gone, which is noticed anyway.
+            except SluicegateError:
+                return False  # A refusal of a server in this process; or it is gone, which is noticed anyway.
         return True
 
     def _failed(self, problem: UpstreamError, connection: Connection) -> None:
@@ -427,6 +440,7 @@ async def is_closed(connection: Connection) -> bool:
 
 
 class _ResultHead(msgspec.Struct):
+    meta: msgspec.Raw = msgspec.field(name="_meta", default=msgspec.Raw(b""))
     resultType: object = msgspec.UNSET  # noqa: N815 - the names on the wire
     isError: object = False  # noqa: N815
 
@@ -439,7 +453,11 @@ def _typed(name: str, raw: msgspec.Raw) -> Result:
         # It would be decoded, entry by entry, and the gateway would do nothing else meanwhile (T4).
         raise UpstreamProtocolError(f"{name}: The answer has more than {DEFAULT_LIMITS.marks} {MARKS}.")
     try:
-        kind = _result_head.decode(raw).resultType
+        head = _result_head.decode(raw)
+        # A `ToolText` has no such marks, and few other results have `_meta`. All is searched: it may occur twice.
+        if head.meta and (_BACKSLASH in bytes(head.meta) or mentions(bytes(raw), _OWN_MARKS)):
+            raw = as_raw(without_own_marks(opened(Result(raw))))
+        kind = head.resultType
         if kind is msgspec.UNSET:
             rest = bytes(raw).lstrip()[1:]
             return Result(msgspec.Raw(b'{"resultType":"complete"%b%b' % (b"" if rest.lstrip() == b"}" else b",", rest)))

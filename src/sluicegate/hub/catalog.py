@@ -4,7 +4,6 @@ Pure: a catalog is immutable and rebuilt whenever an offer changes. Entries are 
 each server's own list.
 """
 
-import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
@@ -24,6 +23,7 @@ from sluicegate.hub.naming import (
     native_name,
     own_uri,
 )
+from sluicegate.protocol.definition_digest import HOPS
 from sluicegate.protocol.headers import Marks
 from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.types import METHOD_KEY, STREAMING_KEY
@@ -67,25 +67,13 @@ class Offered(msgspec.Struct, frozen=True):
     definition: Params
     marks: Marks = {}
     digest: str = ""
-    """SHA-256 of what a client's model sees of it."""
+    """Of the whole definition; see `definition_digest`."""
     salient: str = ""
     """The argument that says most about a call of this tool; empty if there is none."""
 
 
 SALIENT: Final = ("command", "path", "file_path", "uri", "url", "query", "sql")
 """Arguments that say most about a call, the most telling first."""
-
-_SEEN: Final = (
-    *("name", "uri", "uriTemplate", "title", "description", "mimeType"),
-    *("inputSchema", "outputSchema", "annotations", "arguments"),
-)
-"""The members of an entry that its digest covers."""
-
-
-def digest_of(entry: Params) -> str:
-    """SHA-256 of a decoded entry, whatever the order of its members."""
-    seen = {member: entry[member] for member in _SEEN if member in entry}
-    return hashlib.sha256(msgspec.json.encode(seen, order="deterministic")).hexdigest()
 
 
 def salient_argument(schema: object) -> str:
@@ -232,7 +220,7 @@ class Catalog(msgspec.Struct, frozen=True):
         """
         if name in self.of(kind):
             return name
-        if kind not in _REVIEWED:
+        if kind not in _NAMED:
             return None
         found: set[str] = set()
         for text in {name, name.removeprefix("mcp__")}:
@@ -241,6 +229,23 @@ class Catalog(msgspec.Struct, frozen=True):
                     if text.startswith(head):
                         found.update(self._exposed(kind, mount, text[len(head) :]))
         return found.pop() if len(found) == 1 else None
+
+    def exposed_to_page(self, own: str) -> str | None:
+        """The exposed name of a tool that a page of its own server calls; None if there is none, or several.
+
+        Pages of MCP Apps are written for one server. They call its tools by their own names, and hosts forward these
+        calls without saying which page they came from. So only tools of servers that have pages count.
+        """
+        found = [(name, entry) for name, entry in self.tools.items() if entry.own == own and self._has_pages(entry)]
+        return found[0][0] if len(found) == 1 else None
+
+    def _has_pages(self, tool: Entry) -> bool:
+        """Whether the server of a tool has pages. They need not be listed: tools name the page that shows them."""
+        return any(
+            entry.mount == tool.mount and b'"ui://' in bytes(entry.encoded)
+            for kind in ("tools", "resources", "templates")
+            for entry in self.of(kind).values()
+        )
 
     def _exposed(self, kind: str, mount: str, rest: str) -> Iterator[str]:
         prefix, key = self.prefixes[mount], self.keys.get(mount, "")
@@ -276,8 +281,8 @@ class Catalog(msgspec.Struct, frozen=True):
 
 EMPTY: Final = Catalog()
 
-_REVIEWED: Final = ("tools", "prompts")
-"""What a model acts on. Resources come and go with the user's files."""
+_NAMED: Final = ("tools", "prompts")
+"""The lists whose entries have names rather than URIs."""
 
 
 def build_catalog(
@@ -341,7 +346,7 @@ def _collisions(kind: str, entries: Mapping[str, Entry]) -> Iterator[str]:
 
 def definitions_of(catalog: Catalog) -> dict[Target, Params]:
     """The definitions in a catalog that are reviewed before it is shown."""
-    entries = (entry for kind in _REVIEWED for entry in catalog.of(kind).values())
+    entries = (entry for kind in KINDS for entry in catalog.of(kind).values())
     return {entry.target: entry.source.definition for entry in entries if entry.source is not None}
 
 
@@ -349,11 +354,11 @@ def without_quarantined(catalog: Catalog, whys: Mapping[Target, str]) -> Catalog
     """The catalog without the entries that may not be used; `whys` are the reasons."""
     if not whys:
         return catalog
-    entries = {(kind, name): entry for kind in _REVIEWED for name, entry in catalog.of(kind).items()}
+    entries = {(kind, name): entry for kind in KINDS for name, entry in catalog.of(kind).items()}
     quarantined = {place: (entry, whys[entry.target]) for place, entry in entries.items() if entry.target in whys}
     left = {
         kind: {name: entry for name, entry in catalog.of(kind).items() if (kind, name) not in quarantined}
-        for kind in _REVIEWED
+        for kind in KINDS
     }
     return msgspec.structs.replace(catalog, **left, quarantined=quarantined)
 
@@ -533,8 +538,6 @@ def without_hidden(catalog: Catalog, is_hidden: Callable[[Target], bool]) -> Cat
 
 GATEWAY: Final = "dev.sluicegate/gateway"
 """In `_meta` of every page of our lists: marks us as a gateway."""
-HOPS: Final = "dev.sluicegate/hops"
-"""In `_meta` of list entries and requests: the number of gateways that they passed."""
 MAX_HOPS: Final = 8
 """Gateways that mount each other would otherwise list each other's entries, and forward requests, without end."""
 

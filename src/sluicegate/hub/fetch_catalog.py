@@ -25,6 +25,7 @@ from sluicegate.exchange import NOBODY, Connection, Exchange
 from sluicegate.hub.calls import is_closed
 from sluicegate.hub.catalog import (
     GATEWAY,
+    HOPS,
     KINDS,
     MAX_HOPS,
     REST,
@@ -32,18 +33,19 @@ from sluicegate.hub.catalog import (
     Offer,
     Offered,
     OfferLimits,
-    digest_of,
     salient_argument,
     with_hop,
 )
 from sluicegate.hub.mount_settings import MountSettings
 from sluicegate.hub.subscriptions import ListChanges, listen
 from sluicegate.hub.supervise import FIRST_RETRY, MAX_RETRY, Reachability
+from sluicegate.protocol.definition_digest import digest_of
 from sluicegate.protocol.extensions import offered_by
 from sluicegate.protocol.headers import Marks, marks_of
 from sluicegate.protocol.message import Params, as_array, as_object
 from sluicegate.protocol.methods import LIST_CHANGES
 from sluicegate.protocol.modern_era import ClientProfile, Discovery
+from sluicegate.protocol.own_marks import without_own_marks
 from sluicegate.protocol.pagination import (
     MAX_ENTRIES,
     MAX_MALFORMED,
@@ -314,15 +316,16 @@ class _Fetching:
             if is_beyond_limits(data, entry):
                 faults.too_large.append(_name_in(data, each.member))
                 continue
-            if self.is_gateway and (passed := as_object(entry)) is not None:
+            if (members := as_object(entry)) is not None:
                 try:
-                    entry = with_hop(passed)
+                    entry = members = with_hop(members) if self.is_gateway else members
                 except InvalidParams:
                     faults.looping += 1
                     continue
-            if each.shape is ToolShape and (members := as_object(entry)) and members.get("inputSchema") is None:
-                entry = {**members, "inputSchema": {"type": "object"}}
-                faults.opened.append(_name_in(data, each.member))
+                entry = members = without_own_marks(members, (HOPS,) if self.is_gateway else ())
+                if each.shape is ToolShape and members.get("inputSchema") is None:
+                    entry = {**members, "inputSchema": {"type": "object"}}
+                    faults.opened.append(_name_in(data, each.member))
             try:
                 read = shaped(entry, each.shape)
             except msgspec.ValidationError as problem:
@@ -393,7 +396,7 @@ class Lists:
         self._is_subscribed = asyncio.Event()
         self._stale = asyncio.Event()
         self._notices: set[str] = set()
-        self._took = 0.0
+        self._took = self._fetched_at = 0.0
 
     async def fetch(self, tasks: TaskScope) -> Offer:
         """Subscribe to list changes in a task, then return the offer.
@@ -450,7 +453,8 @@ class Lists:
                         # Notices are about the lists that work; a server without any is left alone.
                         await (self._stale if offer.failures else asyncio.Event()).wait()
                 pause = min(pause * 2, MAX_RETRY)
-            await asyncio.sleep(max(self._settings().debounce, self._took * REST_FACTOR))
+            rest = self._fetched_at + self._took * REST_FACTOR - asyncio.get_running_loop().time()
+            await asyncio.sleep(max(self._settings().debounce, rest))
             self._stale.clear()
             notices = frozenset(self._notices)
             self._notices.clear()
@@ -483,7 +487,7 @@ class Lists:
             details = f" ({problem.message}){problem.details if isinstance(problem, UpstreamError) else ''}"
             raise UpstreamProtocolError(f"{name} did not return valid lists.", details=details) from None
         finally:
-            self._took = turns.seconds
+            self._took, self._fetched_at = turns.seconds, asyncio.get_running_loop().time()
 
 
 def _without_some(name: str, offer: Offer) -> UpstreamError | None:

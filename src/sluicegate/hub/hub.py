@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from sluicegate import __version__
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import BEING_REVIEWED, DescribeTool, Exchange, Governor, Handler, Step, Target, Upstream, chain
+from sluicegate.hub.call_sink import notice_of_server
 from sluicegate.hub.catalog import Catalog, Offer, Share, Subset, build_catalog, definitions_of, without_quarantined
 from sluicegate.hub.context import MAX_INSTRUCTIONS, PAGE_SIZE, HubContext
 from sluicegate.hub.instructions import instructions_to_review
@@ -431,6 +432,7 @@ class Hub:
 
     def _logged(self, mount: Mount, line: Notification) -> bool:
         # Log lines of 2026-07-28 belong to calls.
+        line = notice_of_server(line, mount.calls.label)
         return mount.may_use_session and self.log.forward(mount.name, mount.calls.callers, line)
 
     def _set_log_levels(self) -> None:

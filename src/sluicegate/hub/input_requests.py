@@ -40,6 +40,7 @@ from sluicegate.protocol.message import Params, Reply, Result, as_array, as_obje
 from sluicegate.protocol.modern_era import complete
 from sluicegate.protocol.sealed_tokens import Sealer
 from sluicegate.runtime.process_key import process_key
+from sluicegate.text.visible_text import shown
 
 STATE_PREFIX: Final = "sg2."
 """Distinguishes these from the states of calls that wait in this process."""
@@ -176,7 +177,7 @@ def _question(entry: Params, mount: Mount) -> Question:
 
 
 def _sentence(mount: Mount, wanted: Sequence[Params]) -> str:
-    pages = "\n".join(f"{entry.get('message', '')} {entry.get('url', '')}".strip() for entry in wanted)
+    pages = "\n".join(f"{shown(str(entry.get('message', '')))} {entry.get('url', '')}".strip() for entry in wanted)
     return f"{mount.name} needs a page to be visited first; then call again.\n{pages}"
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from sluicegate.exchange import Governor, Target
-from sluicegate.hub.catalog import Catalog, digest_of
+from sluicegate.hub.catalog import Catalog
 from sluicegate.hub.mount import Mount
 from sluicegate.hub.naming import Naming, head_of
+from sluicegate.protocol.definition_digest import digest_of
 from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.modern_era import Discovery
 from sluicegate.protocol.types import NAMESPACES_KEY

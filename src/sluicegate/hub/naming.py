@@ -92,7 +92,9 @@ def _full_names(prefix: str, name: str, naming: Naming) -> list[str]:
 def exposed_uri(prefix: str, uri: str) -> str:
     """A server's URI as clients see it; also of a template, since only a literal is prepended.
 
-    Web addresses are unchanged, since a client may fetch them itself. URIs of apps keep the scheme that hosts check.
+    Web addresses are unchanged, since a client may fetch them itself. URIs of apps keep the scheme that hosts check. A
+    scheme that is the prefix itself says whose URI it is, unless clients read such URIs themselves (`file`), or it is
+    ours.
     """
     if not prefix:
         return uri
@@ -102,7 +104,7 @@ def exposed_uri(prefix: str, uri: str) -> str:
         return uri
     if uri.startswith(_UI):
         return f"{_UI}{prefix}+{uri[len(_UI) :]}"
-    return f"{prefix}+{uri}"
+    return uri if _has_own_scheme(prefix, uri) else f"{prefix}+{uri}"
 
 
 def own_uri(prefix: str, uri: str) -> str | None:
@@ -113,7 +115,11 @@ def own_uri(prefix: str, uri: str) -> str | None:
         return uri[len(prefix) + 1 :]
     if uri.startswith(f"{_UI}{prefix}+"):
         return _UI + uri[len(_UI) + len(prefix) + 1 :]
-    return None
+    return uri if _has_own_scheme(prefix, uri) and not uri.startswith(_UI) else None
+
+
+def _has_own_scheme(prefix: str, uri: str) -> bool:
+    return uri.startswith(f"{prefix}:") and prefix.lower() not in ("file", "http", "https", "sluicegate")
 
 
 Rewrite = Callable[[str], str]

@@ -66,10 +66,11 @@ def events_of(reply: Reply) -> list[Params]:
     blocks = [block for block in map(as_object, as_array(value.get("content")) or []) if block is not None]
     streamed = as_array((as_object(value.get("_meta")) or {}).get(STREAMED_KEY)) or []
     rest = [block for place, block in enumerate(blocks) if place not in streamed]
+    structured = as_object(value.get("structuredContent"))
     if value.get("isError") is True:
         texts = [block["text"] for block in rest if isinstance(block.get("text"), str)]
-        return [{"type": "error", "message": "\n".join(map(str, texts))}]
-    structured = as_object(value.get("structuredContent"))
+        failure: Params = {"type": "error", "message": "\n".join(map(str, texts))}
+        return [failure if structured is None else {**failure, "data": structured}]
     return [*(_block_event(block) for block in rest if not _repeats(block, structured)), complete_event(structured)]
 
 

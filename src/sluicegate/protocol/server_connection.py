@@ -34,6 +34,7 @@ from sluicegate.protocol.message import (
     encode,
     encode_any_reply,
 )
+from sluicegate.protocol.methods import JUDGED
 from sluicegate.protocol.modern_era import ClientProfile, Discovery, is_modern, read_request
 from sluicegate.protocol.parse_request import (
     answered_id,
@@ -75,6 +76,13 @@ class Opened(msgspec.Struct, frozen=True):
     """The client got our answer to `initialize`: now we may send messages of our own."""
 
 
+class WithoutId(msgspec.Struct, frozen=True):
+    """A message without an id that names a method which must be asked for: nothing is to be done."""
+
+    method: str
+    params: Params
+
+
 class LogLevelSet(msgspec.Struct, frozen=True):
     """The client has set its log level."""
 
@@ -110,7 +118,7 @@ class Called(msgspec.Struct, frozen=True):
     params: object = None
 
 
-Event = Asked | Opening | Opened | LogLevelSet | Withdrawn | Answered | Outgoing | Called
+Event = Asked | Opening | Opened | LogLevelSet | Withdrawn | Answered | Outgoing | Called | WithoutId
 
 
 class _Batch:
@@ -360,6 +368,8 @@ class ServerConversation:
                 data = batch.close_one() if batch is not None else None
                 if data is not None:
                     events.append(Outgoing(data, request_id))
+        elif notification.method in JUDGED:
+            events.append(WithoutId(notification.method, notification.params))
 
     # ------------------------------------------------------------------------------------------------- our messages
 

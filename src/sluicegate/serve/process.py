@@ -143,7 +143,7 @@ class GatewayProcess:
     def _approvals_page(self, stores: Stores) -> ApprovalsPage:
         """The page, which is not open yet. It is a door to the same operations as the socket."""
         opens = self.page
-        page = None if opens is None else lambda: opens(FolderOperations(stores.decisions))
+        page = None if opens is None else lambda: opens(FolderOperations(stores.decisions, stores.audit.note))
         return ApprovalsPage(page, is_shared=stores.decisions.is_shared)
 
     async def _open_page(self, running: Running, config: GatewayConfig) -> None:

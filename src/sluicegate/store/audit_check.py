@@ -421,8 +421,8 @@ def _with_values(started: _Started, proven: ProvenRow) -> ProvenRow:
 # ------------------------------------------------------------------------------------------------------------- values
 
 
-def erase(folder: str, numbers: Iterable[tuple[int, int]]) -> int:
-    """Erase the recorded values of rows, each given by its writer and number. A row says which were erased.
+def erase(folder: str, numbers: Iterable[tuple[int, int]], *, by: str = "") -> int:
+    """Erase the recorded values of rows, each given by its writer and number. A row says which, and who did it.
 
     Returns how many there were.
 
@@ -440,7 +440,15 @@ def erase(folder: str, numbers: Iterable[tuple[int, int]]) -> int:
     journal = Journal(folder, sync="full", keep=0)
     now = time.time_ns()
     rows = [
-        (Row(kind="audit", verdict="erased", body={"file": file.name, "rows": [seq for seq, _, _ in lines]}), now)
+        (
+            Row(
+                kind="audit",
+                caller=by,
+                verdict="erased",
+                body={"file": file.name, "rows": [seq for seq, _, _ in lines]},
+            ),
+            now,
+        )
         for file, lines in chosen
     ]
     try:

@@ -27,6 +27,9 @@ from sluicegate.store.chain import Checkpoint, Head, StoredRow, beginning, encod
 _BOUNDARIES: Final = ("opened", "closed", "recovered")
 """Verdicts of rows about the log itself before which no call is left open."""
 _UNREADABLE: Final = Row(kind="audit", verdict="unreadable", body={"reason": "The row cannot be written as JSON."})
+_DAY: Final = 86_400 * 1_000_000_000
+MAX_VALUES_A_DAY: Final = 64 << 20
+"""Bytes of values that one writer records in a day. Restarts count too: its file has at most that for each day."""
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -112,6 +115,9 @@ class Writer:
         """The file of recorded values; None until there is one."""
         self._file: LogFile | None = None
         self._month_end = 0
+        self._day = 0
+        """The day whose recorded values are counted, in days since 1970."""
+        self._values_today = 0
 
     # ----------------------------------------------------------------------------------------------------- opening
 
@@ -271,13 +277,18 @@ class Writer:
         values: list[bytes] = []
         for row, at in rows:
             seq += 1
+            previous = digest
             try:
                 line, digest, beside = encode_row(seq, digest, row, at)
             except (TypeError, ValueError, RecursionError):  # It must not keep the others out.
                 line, digest, beside = encode_row(seq, digest, _UNREADABLE, at)
-            lines.append(line)
             if beside:
-                values.append(beside)
+                if self._has_room(len(beside), at):
+                    values.append(beside)
+                else:
+                    omitted = replace(row, values=None, body={**row.body, "values_omitted": "too many today"})
+                    line, digest, _ = encode_row(seq, previous, omitted, at)
+            lines.append(line)
         if values:
             self._write_with_values(file, b"".join(lines), b"".join(values))
         else:
@@ -290,6 +301,16 @@ class Writer:
                 open_calls[row.request] = (row.caller, row.server, row.name)
             elif row.kind == "outcome":
                 open_calls.pop(row.request, None)
+
+    def _has_room(self, size: int, at: int) -> bool:
+        """Whether values of this size may be recorded today; then they count."""
+        day = at // _DAY
+        if day != self._day:
+            self._day, self._values_today = day, 0
+        self._values_today += size
+        written = self._values.size if self._values is not None else 0
+        days = time.gmtime(at // 1_000_000_000).tm_mday
+        return self._values_today <= MAX_VALUES_A_DAY and written + size <= MAX_VALUES_A_DAY * days
 
     def _write(self, file: AppendFile, data: bytes) -> None:
         before = file.size

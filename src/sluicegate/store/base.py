@@ -407,6 +407,10 @@ class Pins(Protocol):
         """Approve the definition that waits, if it still has this hash; whether it was so."""
         ...
 
+    async def renew_pin(self, hash: str, pin: Pin) -> bool:
+        """Replace the approved definition with this hash by one that is the same; whether it had this hash."""
+        ...
+
     async def forget_pin(self, server: str, kind: str, name: str) -> bool:
         """Forget what is known of one definition; whether there was anything."""
         ...

@@ -1,4 +1,8 @@
-"""Limits rows about refused requests, so that a flood of requests does not become one of rows."""
+"""Limits rows about refused requests, so that a flood of requests does not become one of rows.
+
+An attempt at something that exists, such as a call of a denied tool, is counted apart from all other refusals: a flood
+cannot hide it.
+"""
 
 from collections.abc import Iterator
 from typing import Final
@@ -8,11 +12,11 @@ from msgspec.structs import replace
 from sluicegate.store.base import Row
 
 PER_SECOND: Final = 10
-"""Rows of one source in one second."""
+"""Rows of one source in one second. Attempts at each server and name are a source of their own."""
 MAX_SOURCES: Final = 10_000
-"""Sources that are counted on their own; all others count as one."""
+"""Sources that are counted on their own; all others count as one. Attempts have as many places of their own."""
 
-FLOODED: Final = frozenset({"reject", "auth_fail"})
+FLOODED: Final = frozenset({"reject", "auth_fail", "session"})
 """The kinds of rows that anyone can cause."""
 _SECOND: Final = 1_000_000_000
 
@@ -31,16 +35,22 @@ class Floods:
     """Counts rows of `FLOODED` kinds. The source of a row is `source` in its body, else its caller."""
 
     def __init__(self) -> None:
-        self._windows: dict[str, _Window] = {}
+        self._noise: dict[tuple[str, ...], _Window] = {}
+        self._attempts: dict[tuple[str, ...], _Window] = {}
+        """Of rows that name a server, which only those about something that exists do."""
 
     def admitted(self, row: Row, now: int) -> Row | None:
         """The row, perhaps with the number of those that were suppressed before it; None to suppress it as well."""
-        source = str(row.body.get("source", row.caller))
-        if source not in self._windows and len(self._windows) >= MAX_SOURCES:
-            source = ""
-        window = self._windows.get(source)
+        source: tuple[str, ...] = (row.kind, str(row.body.get("source", row.caller)))
+        windows = self._noise
+        if row.server:
+            # URIs of resources can be made up, so that they could take all places; names of tools cannot.
+            windows, source = self._attempts, (*source, row.verdict, row.server, "" if ":" in row.name else row.name)
+        if source not in windows and len(windows) >= MAX_SOURCES:
+            source = ()
+        window = windows.get(source)
         if window is None:
-            window = self._windows[source] = _Window(now, row)
+            window = windows[source] = _Window(now, row)
         elif not 0 <= now - window.began < _SECOND:
             row = _counted(row, window.suppressed)
             window.began, window.seen, window.suppressed = now, 0, 0
@@ -53,11 +63,12 @@ class Floods:
 
     def ended(self, now: int, *, all_of_them: bool = False) -> Iterator[Row]:
         """The last suppressed row, with the number of those before it, of each source that was quiet for a second."""
-        for source, window in list(self._windows.items()):
-            if all_of_them or not 0 <= now - window.began < _SECOND:
-                del self._windows[source]
-                if window.suppressed:
-                    yield _counted(replace(window.row, request="", values=None), window.suppressed - 1)
+        for windows in (self._attempts, self._noise):
+            for source, window in list(windows.items()):
+                if all_of_them or not 0 <= now - window.began < _SECOND:
+                    del windows[source]
+                    if window.suppressed:
+                        yield _counted(replace(window.row, request="", values=None), window.suppressed - 1)
 
 
 def _counted(row: Row, suppressed: int) -> Row:

@@ -3,11 +3,15 @@
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from msgspec.structs import asdict, replace
 
 from sluicegate.runtime.task_scope import forever
 from sluicegate.store.base import KEPT, Approval, ApprovalAnswer, Grant, Observers, Pin, Seen, new_grant
+
+_FORGOTTEN: Final = {"arguments": "{}", "others": "{}"}
+"""Of a question that has ended, as in `SqliteDecisions`."""
 
 
 class MemoryDecisions:
@@ -50,7 +54,7 @@ class MemoryDecisions:
         if found is None or not _is_open(found, now):
             return False
         state = "declined" if answer.scope is None else "approved"
-        decided = self._put(replace(found, **asdict(answer), state=state, decided=now))
+        decided = self._put(replace(found, **asdict(answer), state=state, decided=now, **_FORGOTTEN))
         if answer.scope in ("minutes", "always"):
             self._add_grant(decided, answer)
         self._observers.notify("approvals")
@@ -71,7 +75,7 @@ class MemoryDecisions:
         # Also after its deadline: that is when a call that waited in vain ends its question.
         if found is None or found.state == "void" or found.taken:
             return False
-        self._put(replace(found, state="void"))
+        self._put(replace(found, state="void", **_FORGOTTEN))
         self._observers.notify("approvals")
         return True
 
@@ -158,6 +162,15 @@ class MemoryDecisions:
             return False
         known["approved"] = replace(known.pop("pending"), state="approved")
         self._observers.notify("pins")
+        return True
+
+    async def renew_pin(self, hash: str, pin: Pin) -> bool:
+        """Replace the approved definition with this hash by one that is the same; whether it had this hash."""
+        known = self._pins.get((pin.server, pin.kind, pin.name), {})
+        approved = known.get("approved")
+        if approved is None or approved.hash != hash:
+            return False
+        known["approved"] = replace(approved, hash=pin.hash, definition=pin.definition)
         return True
 
     async def forget_pin(self, server: str, kind: str, name: str) -> bool:

@@ -87,6 +87,8 @@ _UPGRADES: Final = {0: _SCHEMA, 1: _FROM_1 + _FROM_2, 2: _FROM_2}
 # A clock that was set back makes a question or a grant invalid rather than longer.
 _IN_TIME: Final = "asked <= :now AND :now < deadline"
 _NOT_ENDED: Final = "(state = 'pending' OR (state IN ('approved', 'declined') AND taken = 0))"
+_FORGET: Final = "arguments = '{}', others = '{}'"
+"""Of a question that has ended: what it was about may hold secrets. Its binding still tells equal calls."""
 _UNUSED: Final = f"{_NOT_ENDED} AND {_IN_TIME}"
 
 
@@ -126,6 +128,7 @@ class SqliteDecisions:
         self.observe = self._observers.add
         self._runs = f"{path}-runs"
         self._lock: int | None = None
+        self._busy_ms = int(locked_for * 1000)
         try:
             _create(path)
             self._db = sqlite3.connect(path, timeout=locked_for, isolation_level=None, check_same_thread=False)
@@ -146,7 +149,7 @@ class SqliteDecisions:
 
     def _prepare(self, locked_for: float) -> None:
         run = self._db.execute
-        run(f"PRAGMA busy_timeout = {int(locked_for * 1000)}")
+        run(f"PRAGMA busy_timeout = {self._busy_ms}")
         # Arguments of calls may hold secrets: what is deleted is overwritten.
         run("PRAGMA secure_delete = ON")
         self._use_wal(time.monotonic() + locked_for)
@@ -207,15 +210,24 @@ class SqliteDecisions:
         with self._writing() as db:
             changed = db.execute(
                 f"""UPDATE approvals SET state = :state, scope = :scope, "by" = :by, way = :way, reason = :reason,
-                decided = :now WHERE id = :id AND state = 'pending' AND {_IN_TIME}""",
+                decided = :now, {_FORGET} WHERE id = :id AND state = 'pending' AND {_IN_TIME}""",
                 values,
             ).rowcount
             approval = self._find(approval_id)
             if changed and approval is not None and answer.scope in ("minutes", "always"):
                 db.execute(_ADD_GRANT, msgspec.structs.asdict(new_grant(approval, answer, now)))
         if changed:
+            self._forget_log()
             self._observers.notify("approvals")
         return changed == 1
+
+    def _forget_log(self) -> None:
+        """Empty the log beside the file, which has what was overwritten. While another process reads it, it stays."""
+        with suppress(sqlite3.Error):
+            self._db.execute("PRAGMA busy_timeout = 0")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with self._errors():
+            self._db.execute(f"PRAGMA busy_timeout = {self._busy_ms}")
 
     async def take(self, approval_id: str) -> bool:
         """Use an answer; whether it was unused, and still valid."""
@@ -224,7 +236,10 @@ class SqliteDecisions:
     async def void(self, approval_id: str) -> bool:
         """End a question without an answer, or an answer that was not used; whether it was one of these."""
         # Also after its deadline: that is when a call that waited in vain ends its question.
-        return self._change_approval(f"SET state = 'void' WHERE id = :id AND {_NOT_ENDED}", approval_id)
+        is_done = self._change_approval(f"SET state = 'void', {_FORGET} WHERE id = :id AND {_NOT_ENDED}", approval_id)
+        if is_done:
+            self._forget_log()
+        return is_done
 
     async def abandon(self, approval_id: str) -> None:
         """Note that no call waits for a question any more."""
@@ -273,7 +288,7 @@ class SqliteDecisions:
 
     def _void_run(self, run: str) -> int:
         """Void the questions of a gateway; how many there were."""
-        query = "UPDATE approvals SET state = 'void' WHERE run = ? AND taken = 0 AND state != 'void'"
+        query = f"UPDATE approvals SET state = 'void', {_FORGET} WHERE run = ? AND taken = 0 AND state != 'void'"
         voided = self._db.execute(query, (run,)).rowcount
         self._db.execute("DELETE FROM pages WHERE run = ?", (run,))
         return voided
@@ -340,6 +355,13 @@ class SqliteDecisions:
         if waits is not None:
             self._observers.notify("pins")
         return waits is not None
+
+    async def renew_pin(self, hash: str, pin: Pin) -> bool:
+        """Replace the approved definition with this hash by one that is the same; whether it had this hash."""
+        query = """UPDATE pins SET hash = :hash, definition = :definition
+            WHERE server = :server AND kind = :kind AND name = :name AND state = 'approved' AND hash = :before"""
+        with self._writing() as db:
+            return db.execute(query, msgspec.structs.asdict(pin) | {"before": hash}).rowcount == 1
 
     async def forget_pin(self, server: str, kind: str, name: str) -> bool:
         """Forget what is known of one definition; whether there was anything."""

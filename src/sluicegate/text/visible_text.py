@@ -24,6 +24,15 @@ def _mark(code: str) -> str:
     return f"<{code}>"
 
 
+def shown(text: str) -> str:
+    """The text with control characters named. Unlike with `visible`, tabs and what some scripts need stay.
+
+    Each further line begins with a bar, so that none looks like a first line, which says who speaks.
+    """
+    named = CONTROLS.sub(lambda found: _mark(f"U+{ord(found[0]):04X}"), text.replace("\r\n", "\n"))
+    return named.replace("\n", "\n| ")
+
+
 def visible(text: str, mark: Callable[[str], str] = _mark) -> str:
     """The text with every hidden character named, as in `<U+202E>`. Line ends stay as they are."""
     return HIDDEN.sub(lambda found: mark(f"U+{ord(found[0]):04X}"), text)

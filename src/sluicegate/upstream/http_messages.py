@@ -37,8 +37,8 @@ END_TIMEOUT: Final = 1.0
 """Seconds for an answer to end after its reply came, so that the connection can be reused."""
 MAX_BODY_LINES: Final = 1000
 """Lines of a body that is not JSON but may be lines of JSON."""
-MAX_RETRY_FIELD: Final = 60.0
-"""Seconds. With a longer `retry` of the server, the rest of its answer would not be fetched in time."""
+MAX_RETRY_FIELD: Final = 30.0
+"""Seconds of a server's `retry`, as between attempts of our own: with more, its answer would not be fetched in time."""
 MAX_CHUNK: Final = 16 * 1024
 """Bytes of a stream that are read at once: five thousand of the shortest events."""
 FOREVER: Final = math.inf

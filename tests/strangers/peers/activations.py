@@ -28,7 +28,7 @@ async def run():
             tree = (await peer.call("arbor.tree_create", {"metadata": {"by": sdk}}))["structuredContent"]["id"]
             node = {"tree": tree, "content": f"written by {sdk}"}
             saw["node"] = (await peer.call("arbor.node_create_text", node))["structuredContent"]
-            saw["uri"] = f"arbor+arbor://tree/{tree}/node/{saw['node']['id']}"
+            saw["uri"] = f"arbor://tree/{tree}/node/{saw['node']['id']}"
             saw["read"] = await peer.read(saw["uri"])
     print(json.dumps({**saw, "told": told}), flush=True)
 

@@ -113,6 +113,8 @@ class NativePeer(DuplexServer):
 
     def called(self, call: Called) -> None:
         """Start a native call, or do what it asks for at once."""
+        if not self._has_come:
+            self._come(ClientProfile(), "native")
         if call.method == "unsubscribe":
             self._unsubscribe(call)
         elif call.method == "respond":

@@ -68,7 +68,9 @@ class Sockets:
 
     def peer(self, wire: ClientWire, tasks: TaskScope, on_idle: Callable[[], None], caller: Caller) -> NativePeer:
         """The native client on a wire."""
-        return NativePeer(self.handler, wire, tasks, caller=caller, hold=self.hold, tools=self.tools, on_idle=on_idle)
+        peer = NativePeer(self.handler, wire, tasks, caller=caller, hold=self.hold, tools=self.tools, on_idle=on_idle)
+        peer.transport = "websocket"
+        return peer
 
     def accept(self, request: HttpRequest, caller: Caller, tasks: TaskScope, on_end: Callable[[], None]) -> bool:
         """Open a WebSocket, which is served in a task of its own; if the handshake is wrong, refuse it.

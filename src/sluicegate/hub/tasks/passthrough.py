@@ -27,6 +27,7 @@ from sluicegate.hub.views import Views
 from sluicegate.protocol.input_required import Question, read_input_required
 from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object, opened
 from sluicegate.protocol.modern_era import complete
+from sluicegate.protocol.own_marks import data_of_server, without_own_marks
 from sluicegate.protocol.tasks import (
     GET,
     REQUIRED,
@@ -167,21 +168,23 @@ def state_rewritten(mount: Mount, value: Params, own: str, sealed_id: str) -> Pa
     """
     if value.get("taskId") != own:
         raise UpstreamProtocolError(f"{mount.name} sent the state of another task than the requested one.")
-    value = {**value, "taskId": sealed_id}
+    value = {**without_own_marks(value), "taskId": sealed_id}
     exposed = partial(exposed_uri, mount.prefix)
     if (questions := as_object(value.get("inputRequests"))) is not None:
         value["inputRequests"] = {key: _labelled(entry, mount) for key, entry in questions.items()}
     if (result := as_object(value.get("result"))) is not None:
         # Examples of the specification leave out the type, and clients insist on it.
-        result = complete(result)
+        result = complete(without_own_marks(result))
         if result["resultType"] != "complete":
             raise UpstreamProtocolError(f"{mount.name} sent a task whose result is not final.")
         rewritten = reply_rewritten("tools/call", Result(result), exposed)
         value["result"] = opened(rewritten) if isinstance(rewritten, Result) else result
     error = as_object(value.get("error")) or {}
-    data = as_object(error.get("data")) or {}
+    data = data_of_server(as_object(error.get("data")) or {})
     if isinstance(uri := data.get("uri"), str):
-        value["error"] = {**error, "data": {**data, "uri": exposed(uri)}}
+        data = {**data, "uri": exposed(uri)}
+    if as_object(error.get("data")) is not None:
+        value["error"] = {**error, "data": data}
     return value
 
 
