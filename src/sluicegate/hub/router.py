@@ -243,8 +243,8 @@ class Router:
         if isinstance(name, str):
             catalog = self._views.of(caller).catalog
             known = catalog.exposed("tools", name) or catalog.exposed_to_page(name)
-        if known is not None and known != name:
-            exchange.params, name = {**exchange.params, "name": known}, known
+        # The params stay as they are: what the client gets to continue the call is bound to them.
+        name = name if known is None else known
         entry = self._views.of(caller).catalog.tools.get(name) if isinstance(name, str) else None
         if entry is not None:
             return await self._call_entry(exchange, entry)
