@@ -32,8 +32,8 @@ def rows(audit: MemoryAudit, kind: str) -> list[tuple[str, str, dict[str, Any]]]
 
 
 def sessions(audit: MemoryAudit) -> list[tuple[str, str, str, str, str]]:
-    found = rows(audit, "session")
-    return [(verdict, body["client"], body["revision"], body["era"], body["transport"]) for verdict, _, body in found]
+    found = [(row, json.loads(row.body)) for row in audit.rows if row.kind == "session"]
+    return [(row.verdict, row.name, body["revision"], body["era"], body["transport"]) for row, body in found]
 
 
 def shown(gateway: Gateway) -> list[tuple[str, str]]:

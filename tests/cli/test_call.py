@@ -18,7 +18,7 @@ from sluicegate.errors import (
     error_object,
 )
 from sluicegate.protocol.types import LogEvent
-from tests.cli.folders import COUNTING, ENDING, NOTES, PROMPTLY, ROOT, Folder
+from tests.cli.folders import COUNTING, DEMO, ENDING, NOTES, PROMPTLY, ROOT, Folder
 
 ALONE = "for this command alone"
 
@@ -381,3 +381,12 @@ def test_the_log_does_not_write_over_what_a_person_types(capsys: pytest.CaptureF
     assert capsys.readouterr().err == ""
     bar.pause(False)
     assert capsys.readouterr().err == "info: meanwhile\n"
+
+
+def test_a_call_that_a_rule_denies_is_on_record_also_if_the_command_explains_it(folder: Folder) -> None:
+    rule = '[[permissions]]\ntool = "mcp__demo__echo"\naction = "deny"\n'
+    folder.write("sluicegate.toml", f'[activations.demo]\nfile = "{DEMO}"\n{rule}')
+    done = folder.invoke("call", "demo__echo", "text=hello")
+    assert (done.returncode, done.stdout) == (1, "") and "a rule denies 'demo__echo'" in done.stderr
+    rows = [json.loads(line) for file in folder.home.rglob("audit/*.jsonl") for line in file.read_text().splitlines()]
+    assert [(row["kind"], row["name"], row["verdict"]) for row in rows if row["name"]] == [("reject", "echo", "deny")]

@@ -2,12 +2,13 @@
 
 import json
 import re
+import signal
 import sys
 from collections.abc import Mapping
 
 import pytest
 
-from tests.cli.folders import DEMO, ENDED, NOTES, ROOT, Folder, Terminal
+from tests.cli.folders import DEMO, ENDED, NOTES, PROMPTLY, ROOT, Folder, Terminal, lines_until
 
 COLOUR = "\x1b[3"
 
@@ -157,6 +158,23 @@ def test_a_question_ends_with_the_gateway(folder: Folder) -> None:
     said = plain(terminal.drawn)
     assert "sluicegate: the gateway stopped before the call was answered; it may have run." in said
     assert "Traceback" not in said
+
+
+def test_a_call_that_waits_for_approval_does_not_delay_a_stop_and_has_not_run(folder: Folder) -> None:
+    rule = '[[permissions]]\ntool = "mcp__demo__*"\naction = "ask"\n'
+    folder.write("sluicegate.toml", f'[limits]\ndrain = 3600\n[activations.demo]\nfile = "{DEMO}"\n{rule}')
+    with folder.serving() as (process, _, _):
+        with folder.terminal("call", "demo__echo", "text=a") as terminal:
+            terminal.until(r"May it run\?")
+            with folder.started("call", "demo__echo", "text=b") as other:
+                lines_until(other, "there is no terminal to ask on")
+                process.send_signal(signal.SIGINT)
+                assert process.wait(PROMPTLY) == 0
+                assert other.wait(PROMPTLY) == 1
+            assert terminal.ended() == 1
+    assert "sluicegate: the gateway stopped before the call was answered; nothing was run." in plain(terminal.drawn)
+    rows = [json.loads(line) for file in folder.home.rglob("audit/*.jsonl") for line in file.read_text().splitlines()]
+    assert sorted(row["verdict"] for row in rows if row["kind"] == "approval") == ["expired", "expired"]
 
 
 def test_a_question_ends_with_the_server_that_asked(folder: Folder) -> None:

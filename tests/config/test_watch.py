@@ -22,7 +22,7 @@ class Watched:
         self._read = read
         self._reports: asyncio.Queue[object] = asyncio.Queue()
 
-    async def changed(self) -> None:
+    async def changed(self, is_quiet: Callable[[], bool]) -> None:
         self._reports.put_nowait(self._read())
 
     async def next(self) -> object:
@@ -211,7 +211,7 @@ async def test_files_are_polled_where_the_system_reports_no_changes(
 
 
 async def test_a_watch_ends_when_it_is_cancelled(tmp_path: Path) -> None:
-    async def nothing() -> None:
+    async def nothing(is_quiet: Callable[[], bool]) -> None:
         pass
 
     started = asyncio.Event()
@@ -223,7 +223,7 @@ async def test_a_watch_ends_when_it_is_cancelled(tmp_path: Path) -> None:
 
 
 async def test_an_error_of_the_callback_propagates(tmp_path: Path) -> None:
-    async def fails() -> None:
+    async def fails(is_quiet: Callable[[], bool]) -> None:
         raise OSError("mine")
 
     started = asyncio.Event()

@@ -309,6 +309,16 @@ async def test_rules_that_change_while_a_call_waits_void_its_question() -> None:
         assert here.ran == []
 
 
+async def test_a_call_that_waits_when_the_gateway_stops_is_refused_at_once_and_its_question_ends() -> None:
+    async with stage() as here, TaskScope() as tasks:
+        call = Calling(tasks, lambda: here.call(path="/a"))
+        question = await here.question()
+        here.step.stop()
+        assert "The gateway stopped before a person decided on" in text(await call.result())
+        assert not await here.decisions.decide(question.id, YES)
+        assert here.ran == []
+
+
 async def test_an_answer_from_before_a_change_of_the_rules_is_not_used() -> None:
     async with stage(hold=0.05) as here:
         await here.call(path="/a")

@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from sluicegate.config.load import EMPTIED, load
-from sluicegate.config.paths import Places
+from sluicegate.config.load import EMPTIED, GONE, load
+from sluicegate.config.paths import Places, audit_folder
+from sluicegate.errors import UnknownTarget
+from sluicegate.exchange import NOBODY, Exchange
 from sluicegate.gateway.gateway import Gateway
+from sluicegate.gateway.governance import open_stores
+from sluicegate.gateway.loading import load_file
 from sluicegate.runtime.task_scope import TaskScope
 from sluicegate.serve.process import Running
 from sluicegate.serve.reload import Reloader, as_loaded
 from tests.cli.folders import COUNTING, PROMPTLY, folder_in, lines_until
+from tests.polling import PATIENCE, until
 
 ACTIVATION = """\
 import sluicegate
@@ -82,13 +87,122 @@ async def test_servers_of_an_unreadable_file_are_not_reported_as_missing(tmp_pat
         settings.unlink()
         said.clear()
         await reloader.reload()
-    assert [sentence for sentence in said if "sluicegate.toml" in sentence] == [f"{settings} is gone."]
-    assert "Settings changed: profiles.some." in said
+    about = [sentence for sentence in said if "sluicegate.toml" in sentence]
+    assert about[0] == f"{settings}: warning: {GONE}" and f"{settings} is gone." in about
+    assert list(gateway.config.profiles) == ["some"] and gateway.config.servers == {}
+    assert [problem.sentence for problem in reloader.unapplied] == [GONE]
+
+
+async def test_files_that_change_while_they_are_read_are_not_applied(tmp_path: Path) -> None:
+    """A file may be away, or hold only its first half, between the look at it and the reading."""
+    places = Places(root=str(tmp_path), home=str(tmp_path / "home"), environ={})
+    file = tmp_path / ".mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"one": OFF}}))
+    loaded = load(places)
+    assert loaded.config is not None
+    async with asyncio.timeout(20), Gateway(loaded.config) as gateway:
+        reloader = Reloader(gateway, places, lambda sentence: None, as_loaded, loaded)
+        file.unlink()
+        assert await reloader.reload(is_quiet=lambda: False) == []
+        assert list(gateway.config.servers) == ["one"]
+
+
+CLOSED = """[activations.a]
+file = "a.py"
+[policy]
+default = "allow"
+[[permissions]]
+tool = "mcp__a__secret"
+action = "deny"
+"""
+OPEN, REST = CLOSED[: CLOSED.index("[[")], CLOSED[CLOSED.index("[[") :]
+LONG = OPEN + "# and so on\n" * 20
+"""The start of a file that is longer than the whole file was before."""
+
+
+def written_in_place(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+def removed_first(file: Path, text: str) -> None:
+    file.unlink(missing_ok=True)
+    file.write_text(text)
+
+
+def moved_over(file: Path, text: str) -> None:
+    new = file.with_name("new")
+    new.write_text(text)
+    new.replace(file)
+
+
+def linked(file: Path, text: str) -> None:
+    target = file.with_name(f"target-{len(text)}")
+    target.write_text(text)
+    link = file.with_name("link")
+    link.symlink_to(target)
+    link.replace(file)
+
+
+def dangling(file: Path, text: str) -> None:
+    file.unlink(missing_ok=True)
+    file.symlink_to(file.with_name("nothing"))
+
+
+def rows_in(log: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for file in log.glob("*.jsonl") for line in file.read_text().splitlines()]
+
+
+async def test_no_way_to_replace_the_settings_opens_what_they_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T36: while the file is away, cut off, empty, dangling or written in pieces, its rules stay in force."""
+    monkeypatch.setattr("sluicegate.config.watch.ABSENCE", 0.3)
+    (tmp_path / "a.py").write_text(ACTIVATION)
+    settings = tmp_path / "sluicegate.toml"
+    settings.write_text(CLOSED)
+    environ = {"HOME": str(tmp_path / "home")}
+    places = Places(root=str(tmp_path), home=str(tmp_path / "home"), environ=environ)
+    loaded = load(places)
+    assert loaded.config is not None
+    log = Path(audit_folder(loaded.config, environ))
+    said: list[str] = []
+
+    async def call() -> None:
+        while True:
+            with pytest.raises(UnknownTarget):
+                await gateway.handler()(Exchange("tools/call", {"name": "a__secret", "arguments": {}}, NOBODY))
+            await asyncio.sleep(0.01)  # Many calls, but not all the time of the machine.
+
+    async with (
+        asyncio.timeout(PATIENCE),
+        open_stores(loaded.config, environ) as stores,
+        Gateway(loaded.config, load_file=load_file, stores=stores) as gateway,
+        TaskScope() as tasks,
+    ):
+        reloader = Reloader(gateway, places, said.append, as_loaded, loaded)
+        await gateway.hub.settled()
+        tasks.start(reloader.follow(gateway.startup.wait_for_startup()))
+        tasks.start(call())
+        for replace in (written_in_place, removed_first, moved_over, linked, dangling):
+            for part in (OPEN, LONG, ""):
+                replace(settings, part)
+                await asyncio.sleep(0.2)  # Longer than the watch waits for more events; shorter than a second.
+        removed_first(settings, CLOSED)
+        await until(lambda: "".join(said), lambda heard: "nothing changed" in heard)
+        settings.unlink()
+        await until(lambda: "".join(said), lambda heard: GONE in heard)
+        settings.write_text(OPEN)
+        await asyncio.sleep(0.2)  # As above.
+        settings.write_text(CLOSED + "[limits]\nbody = 2048\n")
+        await until(lambda: gateway.config.limits.body == 2048)
+        tasks.cancel_all()
+    verdicts = [row["verdict"] for row in rows_in(log) if row["name"] == "secret"]
+    assert len(verdicts) > 20 and set(verdicts) == {"deny"}
 
 
 @pytest.mark.parametrize("empty", ["", " \n\n"])
 async def test_an_emptied_settings_file_keeps_what_it_closed(tmp_path: Path, empty: str) -> None:
-    """T19: only the removal of the file, or a valid one, opens what was closed."""
+    """T19: only a valid file that is not empty opens what was closed."""
     places = Places(root=str(tmp_path), home=str(tmp_path / "home"), environ={})
     (tmp_path / "a.py").write_text(ACTIVATION)
     settings = tmp_path / "sluicegate.toml"
@@ -110,13 +224,9 @@ async def test_an_emptied_settings_file_keeps_what_it_closed(tmp_path: Path, emp
         settings.write_text('[activations.a]\nfile = "a.py"\n')
         await reloader.reload()
         assert gateway.config.servers["a"].settings != loaded.config.servers["a"].settings
-        settings.unlink()
+        settings.write_text("# nothing\n")
         await reloader.reload()
         assert gateway.config.servers == {}
-        settings.write_text(empty)
-        said.clear()
-        await reloader.reload()
-        assert said == ["The files were reloaded; nothing changed."]
 
 
 async def test_an_emptied_file_of_servers_keeps_them(tmp_path: Path) -> None:

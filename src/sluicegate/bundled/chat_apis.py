@@ -6,10 +6,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from sluicegate.protocol.message import as_array
+from sluicegate.protocol.message import Params, as_array
 from sluicegate.protocol.sse import SseEvent
 
 ANTHROPIC_VERSION: Final = "2023-06-01"
+MAX_CALLS: Final = 64
+"""Calls of tools in one message of a model."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,21 +52,50 @@ class StreamFailed(Exception):
     """The endpoint reported an error, or sent something that is not part of its format."""
 
 
-def chat_request(endpoint: Endpoint, model: str, system: str, messages: Sequence[Message], key: str) -> ChatRequest:
-    """The request for a streamed answer."""
+def chat_request(
+    endpoint: Endpoint,
+    model: str,
+    system: str,
+    messages: Sequence[Message],
+    key: str,
+    tools: Sequence[Params] = (),
+    rounds: Sequence[Params] = (),
+) -> ChatRequest:
+    """The request for a streamed answer. `rounds` are calls of the tools and their results, in the shape of the API."""
     base = endpoint.url.rstrip("/")
     common = (("Content-Type", "application/json"), ("Accept", "text/event-stream"))
-    said = [{"role": each.role, "content": each.content} for each in messages]
+    said: list[Params] = [{"role": each.role, "content": each.content} for each in messages]
+    said += rounds
     if endpoint.api == "openai":
         head = [{"role": "system", "content": system}] if system else []
-        body: dict[str, object] = {"model": model, "messages": [*head, *said], "stream": True}
+        body: Params = {"model": model, "messages": [*head, *said], "stream": True}
+        if tools:
+            body["tools"] = tools
         authorization = (("Authorization", f"Bearer {key}"),) if key else ()
         return ChatRequest(f"{base}/chat/completions", (*common, *authorization), msgspec.json.encode(body))
     body = {"model": model, "max_tokens": endpoint.max_tokens, "messages": said, "stream": True}
     if system:
         body["system"] = system
+    if tools:
+        body["tools"] = tools
     own = (("anthropic-version", ANTHROPIC_VERSION), *((("x-api-key", key),) if key else ()))
     return ChatRequest(f"{base}/v1/messages", (*common, *own), msgspec.json.encode(body))
+
+
+class _Call:
+    """A call of a tool while its arguments arrive."""
+
+    def __init__(self, id: str, name: str) -> None:
+        self.id = id
+        self.name = name
+        self.arguments: list[str] = []
+
+    def input(self) -> object:
+        """The arguments; those that are not JSON are empty, and the tool says what it lacks."""
+        try:
+            return msgspec.json.decode("".join(self.arguments) or "{}")
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return {}
 
 
 class AnswerReader:
@@ -74,9 +105,36 @@ class AnswerReader:
         self._is_openai = api == "openai"
         self.is_complete = False
         """Whether the end of the answer has come: without it, the stream was cut."""
+        self.size = 0
+        """Characters of text and of arguments so far."""
+        self._text: list[str] = []
+        self._calls: dict[object, _Call] = {}
+
+    @property
+    def message(self) -> Params | None:
+        """The message with the calls of tools, in the shape of the API; None if the model called none."""
+        if not self._calls:
+            return None
+        text, calls = "".join(self._text), self._calls.values()
+        if self._is_openai:
+            functions = [{"name": each.name, "arguments": "".join(each.arguments) or "{}"} for each in calls]
+            listed = [
+                {"id": each.id, "type": "function", "function": function}
+                for each, function in zip(calls, functions, strict=True)
+            ]
+            return {"role": "assistant", "content": text or None, "tool_calls": listed}
+        blocks: list[Params] = [{"type": "text", "text": text}] if text else []
+        blocks += [{"type": "tool_use", "id": each.id, "name": each.name, "input": each.input()} for each in calls]
+        return {"role": "assistant", "content": blocks}
 
     def text_of(self, event: SseEvent) -> str:
-        """The text in an event; raises StreamFailed."""
+        """The text in an event, if it has some; raises StreamFailed."""
+        text = self._read(event)
+        self._text.append(text)
+        self.size += len(text)
+        return text
+
+    def _read(self, event: SseEvent) -> str:
         if self._is_openai and event.data == b"[DONE]":
             self.is_complete = True
             return ""
@@ -90,13 +148,35 @@ class AnswerReader:
 
     def _openai_text(self, value: Mapping[str, object]) -> str:
         choices = as_array(value.get("choices"))
-        content = _object(_object(choices[0]).get("delta")).get("content") if choices else None
+        delta = _object(_object(choices[0]).get("delta") if choices else None)
+        for part in map(_object, as_array(delta.get("tool_calls")) or ()):
+            function = _object(part.get("function"))
+            self._add_call(part.get("index"), part.get("id"), function.get("name"), function.get("arguments"))
+        content = delta.get("content")
         return content if isinstance(content, str) else ""
+
+    def _add_call(self, place: object, id: object, name: object, arguments: object) -> None:
+        """Add a part of a call; the parts of one call come one after the other, the first with its name."""
+        call = self._calls.get(place)
+        if call is None and isinstance(id, str) and isinstance(name, str):
+            if len(self._calls) == MAX_CALLS:
+                raise StreamFailed(f"It called more than {MAX_CALLS} tools at once.")
+            call = self._calls[place] = _Call(id, name)
+        if call is not None and isinstance(arguments, str):
+            call.arguments.append(arguments)
+            self.size += len(arguments)
 
     def _anthropic_text(self, value: Mapping[str, object]) -> str:
         match value.get("type"):
+            case "content_block_start":
+                block = _object(value.get("content_block"))
+                if block.get("type") == "tool_use":
+                    self._add_call(value.get("index"), block.get("id"), block.get("name"), None)
+                return ""
             case "content_block_delta":
-                text = _object(value.get("delta")).get("text")
+                delta = _object(value.get("delta"))
+                self._add_call(value.get("index"), None, None, delta.get("partial_json"))
+                text = delta.get("text")
                 return text if isinstance(text, str) else ""
             case "message_stop":
                 self.is_complete = True

@@ -3,14 +3,15 @@
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
-from sluicegate.activations.values import AssistantMessage, Data, Structured, ToolError, UserMessage
+from sluicegate.activations.call import Call
+from sluicegate.activations.values import AssistantMessage, Data, Structured, ToolError, ToolUse, UserMessage
 from sluicegate.bundled.chat_apis import (
     AnswerReader,
     Endpoint,
@@ -19,15 +20,21 @@ from sluicegate.bundled.chat_apis import (
     chat_request,
     error_message,
 )
+from sluicegate.bundled.model_tools import ModelTools, subjects_of
 from sluicegate.bundled.trees import FILE, Node, Trees
 from sluicegate.errors import SluicegateError
 from sluicegate.gateway.loading import Services
 from sluicegate.http1 import Answer, ClientLimits, Pool
+from sluicegate.protocol.message import Params
 from sluicegate.protocol.sse import SseDecoder, SseEvent
+from sluicegate.protocol.types import ToolResult
+from sluicegate.schemas.apis.messages import ModelCall
 from sluicegate.server import Server, activation
 
 MAX_ANSWER: Final = 4 * 1024 * 1024
-"""Characters of one answer."""
+"""Characters of one message of a model."""
+MAX_ROUNDS: Final = 20
+"""How often a model may call tools before it answers."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS cones (
@@ -66,13 +73,17 @@ class Cone:
         endpoints: Mapping[str, object],
         file: str = "",
         silence: float = 60.0,
+        tools: Sequence[str] = (),
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`endpoints` are tables as `Endpoint` has them, by name; an answer is cut after so many seconds of silence.
 
-        `file` has the conversations; by default, it is the one that `arbor` has, too.
+        `file` has the conversations; by default, it is the one that `arbor` has, too. `tools` are patterns as rules
+        have them, of the tools that models may call.
         """
+        self._services = services
+        self._tools = subjects_of(tools)
         self._file = file or os.path.join(services.folder, FILE)
         self._endpoints = {name: _endpoint(name, table) for name, table in endpoints.items()}
         self._limits = ClientLimits(first_byte=max(silence, 1.0), idle=silence)
@@ -123,7 +134,7 @@ class Cone:
         tree = self._trees.create({"cone": name}, _owner(name))
         return self._insert(Context(name, tree.id, tree.root, model, system, tree.created))
 
-    async def chat(self, name: str, text: str) -> AsyncIterator[Data | Structured]:
+    async def chat(self, call: Call, name: str, text: str) -> AsyncIterator[Data | ToolUse | Structured]:
         """Say something, and stream the answer. If the answer is cut, the conversation is as it was before.
 
         Args:
@@ -137,13 +148,12 @@ class Cone:
         if name in self._busy:
             raise ToolError(f"{name} is answering already; try again when it has ended.")
         self._busy.add(name)
-        pieces: list[str] = []
+        answer = _Answer([*said, Message("user", text)])
         try:
-            async with aclosing(self._answer(endpoint, model, cone.system, [*said, Message("user", text)])) as answer:
-                async for piece in answer:
-                    pieces.append(piece)
-                    yield Data(piece)
-            yield Structured(msgspec.to_builtins(self._continue(cone, text, "".join(pieces))))
+            async with aclosing(self._answer_with_tools(call, endpoint, model, cone.system, answer)) as events:
+                async for event in events:
+                    yield event
+            yield Structured(msgspec.to_builtins(self._continue(cone, text, answer)))
         finally:
             self._busy.discard(name)
 
@@ -219,26 +229,54 @@ class Cone:
             raise ToolError(f"{problem.capitalize()} a model {model}; the registry lists them, as ENDPOINT/MODEL.")
         return found[0], model
 
+    async def _answer_with_tools(
+        self, call: Call, endpoint: Endpoint, model: str, system: str, answer: "_Answer"
+    ) -> AsyncGenerator[Data | ToolUse]:
+        """The events of an answer, in which the model may call tools; raises ToolError if it fails or is cut."""
+        tools: ModelTools | None = None
+        if self._tools:
+            api = "openai-chat" if endpoint.api == "openai" else endpoint.api
+            access = self._services.access(call.exchange)
+            tools = ModelTools(api, call, access, self._tools, self._services.name)
+        for _ in range(MAX_ROUNDS):
+            reader = AnswerReader(endpoint.api)
+            answer.definitions = tools.definitions if tools is not None else []
+            async with aclosing(self._answer(endpoint, model, system, answer, reader)) as pieces:
+                # What the model says after a call is a paragraph of its own.
+                space = "\n\n" if answer.pieces else ""
+                async for piece in pieces:
+                    answer.pieces.append(space + piece)
+                    yield Data(space + piece)
+                    space = ""
+            if tools is None or (message := reader.message) is None:
+                return
+            results: list[tuple[ModelCall, ToolResult]] = []
+            for each in tools.calls_in(message):
+                yield ToolUse(each.name, each.arguments)
+                answer.used.append(each.name)
+                results.append((each, await tools.run(each)))
+            answer.rounds += [message, *tools.answers(results)]
+        raise ToolError(f"The model called tools {MAX_ROUNDS} times without an answer; nothing was kept.")
+
     async def _answer(
-        self, endpoint: Endpoint, model: str, system: str, messages: "list[Message]"
+        self, endpoint: Endpoint, model: str, system: str, so_far: "_Answer", reader: AnswerReader
     ) -> AsyncGenerator[str]:
-        """The pieces of an answer; raises ToolError if it fails or is cut."""
+        """The pieces of one message of the model; raises ToolError if it fails or is cut."""
         key = self._environ.get(endpoint.key, "") if endpoint.key else ""
         if endpoint.key and not key:
             raise ToolError(f"The variable {endpoint.key} with the key of the endpoint is not set.")
-        request = chat_request(endpoint, model, system, messages, key)
+        request = chat_request(endpoint, model, system, so_far.messages, key, so_far.definitions, so_far.rounds)
         answer: Answer | None = None
         try:
             answer = await self._opened[1].request("POST", request.url, request.headers, request.body)
             if answer.status != 200:
                 said = error_message(await answer.read(64 * 1024))
                 raise ToolError(_masked(f"The endpoint answered with status {answer.status}. {said}".strip(), key))
-            reader, decoder, length = AnswerReader(endpoint.api), SseDecoder(), 0
+            decoder = SseDecoder()
             while not reader.is_complete and (chunk := await answer.next_chunk()) is not None:
                 for event in decoder.feed(chunk):
                     text = reader.text_of(event) if isinstance(event, SseEvent) else ""
-                    length += len(text)
-                    if length > MAX_ANSWER:
+                    if reader.size > MAX_ANSWER:
                         raise ToolError("The answer is too long.")
                     if text:
                         yield text
@@ -252,7 +290,7 @@ class Cone:
             if answer is not None:
                 answer.close()
 
-    def _continue(self, cone: Context, text: str, answer: str) -> Context:
+    def _continue(self, cone: Context, text: str, answer: "_Answer") -> Context:
         """Add a question and its answer, and move the head; raises ToolError if the head is not where it was."""
         trees = self._trees
         with trees.writing() as now:
@@ -260,7 +298,9 @@ class Cone:
                 raise ToolError(f"{cone.name} was changed meanwhile; nothing of the answer was kept.")
             asked = trees.insert(cone.tree, cone.head, "text", text, {"role": "user"}, now)
             metadata: dict[str, object] = {"role": "assistant", "model": cone.model}
-            answered = trees.insert(cone.tree, asked.id, "text", answer, metadata, now)
+            if answer.used:
+                metadata["tools"] = answer.used
+            answered = trees.insert(cone.tree, asked.id, "text", "".join(answer.pieces), metadata, now)
             trees.db.execute("UPDATE cones SET head = ? WHERE name = ?", (answered.id, cone.name))
         return self._cone(cone.name)
 
@@ -311,6 +351,20 @@ class Cone:
     def _withdraw(self, name: str) -> None:
         if self._server is not None:
             self._server.remove_prompt(f"{self._server.name}.{name}")
+
+
+class _Answer:
+    """The answer to one question while it arrives."""
+
+    def __init__(self, messages: "list[Message]") -> None:
+        self.messages = messages
+        """The conversation up to the question."""
+        self.definitions: list[Params] = []
+        self.rounds: list[Params] = []
+        """Calls of tools and their results, in the shape of the API."""
+        self.pieces: list[str] = []
+        self.used: list[str] = []
+        """The tools that the model called."""
 
 
 def _endpoint(name: str, table: object) -> Endpoint:

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -132,7 +133,7 @@ async def _work(places: Places, name: str, words: Sequence[str], text: str | Non
     bar = Bar()
     terminal = Terminal(bar.pause, partial(_answered_elsewhere, places))
     async with any_gateway(places, choose=servers_for(name), elicit=terminal, on_log=bar.log) as gateway:
-        tool = await _find(gateway, name)
+        tool = await _find(gateway, name, words, text)
         arguments = _arguments(tool, words, text, read)
         bar.pieces.as_events = as_json and (tool.meta or {}).get(STREAMING_KEY) is True
         with bar:
@@ -161,7 +162,7 @@ async def _answered_elsewhere(places: Places, request: ElicitRequest) -> None:
     await wait_decided(places, request.message.removeprefix(ASKS).partition(")")[0])
 
 
-async def _find(gateway: GatewayClient, name: str) -> Tool:
+async def _find(gateway: GatewayClient, name: str, words: Sequence[str], text: str | None) -> Tool:
     """The tool of that name.
 
     Raises:
@@ -176,7 +177,25 @@ async def _find(gateway: GatewayClient, name: str) -> Tool:
         return Tool(name=name)  # Every gateway answers it, and few list it.
     if name == HEALTH:
         raise Failure(f"{HEALTH} is about a running gateway; start one with `sluicegate serve`.")
+    await _record_refusal(gateway, name, words, text)
     raise Failure(await explain_missing(gateway, name, list(tools)))
+
+
+async def _record_refusal(gateway: GatewayClient, name: str, words: Sequence[str], text: str | None) -> None:
+    """Make a call that a rule denies, or whose definition waits for approval: the gateway refuses and records it.
+
+    Other names are not sent: a server without a prefix would get a call of a tool that it does not list.
+    """
+    denied = [str(offer.definition["name"]) for offer in await gateway.offers("tools") if offer.is_denied]
+    held = [each.name for each in (await gateway.report()).held if each.kind == "tools"]
+    if (exposed := await exposed_name(gateway, name, [*denied, *held])) not in (*denied, *held):
+        return
+    arguments: Params = {key: value for key, _, value in (word.partition("=") for word in words)}
+    if text is not None:
+        with suppress(Wrong):
+            arguments = json_arguments(text)
+    with suppress(SluicegateError):
+        await gateway.hub.call(exposed, arguments)
 
 
 async def _retry_servers(gateway: GatewayClient, name: str) -> bool:
@@ -218,7 +237,11 @@ async def _call(gateway: GatewayClient, name: str, arguments: Params, bar: "Bar"
         raise problems.exceptions[0] from None  # Of writing to stdout.
     except SluicegateError as problem:
         if gateway.is_running and isinstance(problem, UpstreamClosed):
-            raise Failure("the gateway stopped before the call was answered; it may have run.") from None
+            from sluicegate.gate.approval_text import ASKS  # Imported late: gateways seldom stop meanwhile.
+
+            # A question of ours is asked before the call is sent.
+            what = "nothing was run" if terminal.unanswered.startswith(ASKS) else "it may have run"
+            raise Failure(f"the gateway stopped before the call was answered; {what}.") from None
         raise Failure(why_it_failed(problem) + await _how_to_raise(gateway, name, problem.message)) from None
 
 

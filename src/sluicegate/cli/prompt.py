@@ -35,6 +35,8 @@ class Terminal:
         self._answered = answered
         self._keyboard = Keyboard()
         self._turn = asyncio.Lock()
+        self.unanswered = ""
+        """The question that `end` ended."""
 
     async def __call__(self, request: ElicitRequest) -> ElicitAnswer:
         """The answer of the person at the terminal."""
@@ -54,6 +56,7 @@ class Terminal:
             except EOFError:
                 return _DECLINED
             except PromptEnded:
+                self.unanswered = request.message
                 return ElicitAnswer("cancel")
             finally:
                 self._pause(False)

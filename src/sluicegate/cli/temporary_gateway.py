@@ -66,7 +66,11 @@ async def temporary_gateway(
         async with (
             connect(control_server(Operations(gateway, _nothing_to_reload))) as control,
             connect(
-                InProcess(gateway.hub), timeout=MAX_CALL, max_timeout=MAX_CALL, elicit=elicit, on_log=on_log
+                InProcess(gateway.hub, gateway.handler()),  # With its steps: a call that is refused leaves a row.
+                timeout=MAX_CALL,
+                max_timeout=MAX_CALL,
+                elicit=elicit,
+                on_log=on_log,
             ) as hub,
         ):
             yield GatewayClient(control, hub, is_running=False, seconds=seconds)

@@ -34,27 +34,30 @@ def as_upstream(target: Upstream | LocalHub) -> Upstream:
 class InProcess:
     """A hub as an `Upstream`: a connection opens the hub if it is not open yet, and then closes it at its end."""
 
-    def __init__(self, hub: LocalHub) -> None:
+    def __init__(self, hub: LocalHub, handler: Handler | None = None) -> None:
+        """`handler` is in front of the hub, such as that of a gateway."""
         self._hub = hub
+        self._handler: Handler = hub if handler is None else handler
 
     @asynccontextmanager
     async def connect(self, host: Host) -> AsyncGenerator[Connection]:
         """A connection to the hub, after its servers had a few seconds to start."""
         async with opened(self._hub):
             profile = ClientProfile(capabilities=host.capabilities, client_info=host.client_info)
-            verdict = judge_probe(await self._hub(Exchange("server/discover", {}, host.sink, profile)))
+            verdict = judge_probe(await self._handler(Exchange("server/discover", {}, host.sink, profile)))
             if not isinstance(verdict, Discovery):
                 raise UpstreamUnavailable(f"{type(self._hub).__name__} does not answer server/discover.")
-            yield _HubConnection(self._hub, verdict)
+            yield _HubConnection(self._hub, self._handler, verdict)
 
 
 class _HubConnection:
-    def __init__(self, hub: LocalHub, discovery: Discovery) -> None:
+    def __init__(self, hub: LocalHub, handler: Handler, discovery: Discovery) -> None:
         self.discovery = discovery
         self._hub = hub
+        self._handler = handler
 
     def __call__(self, exchange: Exchange) -> Awaitable[Reply]:
-        return self._hub(exchange)
+        return self._handler(exchange)
 
     async def wait_closed(self) -> None:
         await self._hub.wait_closed()

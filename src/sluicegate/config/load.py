@@ -5,7 +5,7 @@ file named on the command line can prevent the start: a policy must not be appli
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -15,7 +15,7 @@ from sluicegate.config.merge import Lines, Merger, not_loosened
 from sluicegate.config.model import GatewayConfig, ServerConfig, Settings
 from sluicegate.config.paths import Places, state_folders
 from sluicegate.config.precedence import merged
-from sluicegate.config.problems import Problem, read_text
+from sluicegate.config.problems import Problem, Severity, read_text
 from sluicegate.config.resource_tools import NAMES
 from sluicegate.config.settings_toml import SettingsFile, Table, line_of, read_settings, rules_of
 from sluicegate.config.variables import Variables
@@ -32,7 +32,8 @@ from sluicegate.text.similar import did_you_mean
 
 DEMO: Final = "demo"
 """The key of the built-in server, which is added where it is asked for."""
-EMPTIED: Final = "The file is empty now but had settings before. To run without them, delete the file."
+EMPTIED: Final = "The file is empty now but had settings before. To run without them, write a comment into it."
+GONE: Final = "The file is gone. Its settings stay in force until the gateway is started again."
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,25 +44,25 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
     broken: tuple[str, ...] = ()
     """Files that could not be read at all."""
-    filled: tuple[str, ...] = ()
-    """Settings files that are not empty."""
+    texts: Mapping[str, str] = {}
+    """The settings files that are in force and not empty."""
 
     @property
     def ok(self) -> bool:
         return self.config is not None
 
 
-def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
+def load(places: Places, before: Mapping[str, str] | None = None) -> Loaded:
     """Load the configuration from its files. Mistakes in them never raise; they are in `problems`.
 
-    `were_filled` are settings files that had content before. An empty one in their place is an error: it is probably
-    being written, and without its settings tools that it hides could be called (T19).
+    `before` are the settings files that are in force, with their texts. Where one is missing, its settings go on to
+    hold, and an empty one is an error: it is probably being written. Otherwise, what it denies could be called (T19).
     """
     problems: list[Problem] = []
     broken: list[str] = []
-    filled: list[str] = []
+    texts: dict[str, str] = {}
     policy = _PolicyFiles(places)
-    table, lines, users = _read_settings(places, problems, broken, filled, were_filled, policy)
+    table, lines, users = _read_settings(places, problems, broken, texts, before or {}, policy)
     entries = _read_entries(places, problems, broken)
     config = None
     locked = _read_lock(places, problems)
@@ -93,7 +94,7 @@ def load(places: Places, were_filled: Collection[str] = ()) -> Loaded:
         config=None if _has_error(problems) else config,
         problems=tuple(problems),
         broken=tuple(broken),
-        filled=tuple(filled),
+        texts=texts,
     )
 
 
@@ -155,21 +156,26 @@ def _read_settings(
     places: Places,
     problems: list[Problem],
     broken: list[str],
-    filled: list[str],
-    were_filled: Collection[str],
+    texts: dict[str, str],
+    before: Mapping[str, str],
     policy: "_PolicyFiles",
 ) -> tuple[Table, Lines, list[SettingsFile]]:
     """The settings of all files, with the lines of their keys, and the user's own files."""
     table: Table = {}
     lines: Lines = {}
     users: list[SettingsFile] = []
-    for file in places.settings_files:
+    # Files whose folder is not known any more come first: they are the user's.
+    files = places.settings_files
+    for file in (*(each for each in before if each not in files), *files):
         text = _read(file, places)
+        if text is None and file in before:
+            text = before[file]
+            problems.append(Problem(severity="warning", file=file, sentence=GONE))
         if text is None:
             continue
         if isinstance(text, str) and text.strip():
-            filled.append(file)
-        elif isinstance(text, str) and file in were_filled:
+            texts[file] = text
+        elif isinstance(text, str) and file in before:
             text = Problem(severity="error", file=file, sentence=EMPTIED)
         if isinstance(text, Problem):
             read = SettingsFile(problems=(msgspec.structs.replace(text, severity="error"),))
@@ -179,8 +185,9 @@ def _read_settings(
             problems += read.problems
             broken.append(file)
             continue
-        policy.take(file, read)
-        if file in places.user_settings:
+        is_users = file in places.user_settings or file not in files
+        policy.take(file, read, is_users=is_users)
+        if is_users:
             users.append(read)
         kept: list[tuple[str, ...]] = []
         table = merged(table, _with_absolute_paths(read.table, os.path.dirname(file), places.home), kept)
@@ -200,14 +207,13 @@ class _PolicyFiles:
     def __init__(self, places: Places) -> None:
         self.files: list[RulesFile] = []
         self._places = places
-        self._users = places.user_settings
         self._paths: list[str] = []
 
-    def take(self, file: str, read: SettingsFile) -> None:
+    def take(self, file: str, read: SettingsFile, *, is_users: bool) -> None:
         """Move the rules of a file here."""
         shown = _shown_path(file, self._places)
         rules, default = rules_of(read, shown)
-        self.files.append(RulesFile(tuple(rules), default, file in self._users, shown))
+        self.files.append(RulesFile(tuple(rules), default, is_users, shown))
         self._paths.append(file)
         for key in ("permissions", "policy"):
             read.table.pop(key, None)
@@ -226,12 +232,25 @@ class _PolicyFiles:
                 if id(rule) in here:
                     yield _rule_problem(path, rule, f"This rule is never reached: {earlier.place} decides before.")
             for rule, name in unknown_servers(file.rules, keys):
-                yield _rule_problem(path, rule, f'There is no server "{name}".{did_you_mean(name, keys)}')
+                yield _unknown_server(path, rule, name, did_you_mean(name, keys), is_users=file.is_users)
             users += file.rules if file.is_users else ()
 
 
-def _rule_problem(file: str, rule: Rule, sentence: str) -> Problem:
-    return Problem(severity="warning", file=file, line=rule.line or None, key="permissions", sentence=sentence)
+def _unknown_server(file: str, rule: Rule, name: str, hint: str, *, is_users: bool) -> Problem:
+    """The problem of a rule that names no server: an error if what it should close would stay open (T36).
+
+    The user's own file is for all folders, so it may name servers that only others have. There it is an error only if
+    a server has a similar name. Globs may be meant for servers to come.
+    """
+    sentence = f'There is no server "{name}".{hint}'
+    if rule.written.action == "allow" or any(char in name for char in "*?[{") or (is_users and not hint):
+        return _rule_problem(file, rule, sentence)
+    remedy = "So this rule closes nothing. If the server may be missing, add optional = true to the rule."
+    return _rule_problem(file, rule, f"{sentence} {remedy}", severity="error")
+
+
+def _rule_problem(file: str, rule: Rule, sentence: str, severity: Severity = "warning") -> Problem:
+    return Problem(severity=severity, file=file, line=rule.line or None, key="permissions", sentence=sentence)
 
 
 def _shown_path(file: str, places: Places) -> str:

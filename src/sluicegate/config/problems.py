@@ -48,7 +48,9 @@ def read_text(file: str) -> str | None | Problem:
         # O_NONBLOCK: opening a named pipe would otherwise block until something writes to it.
         descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        # Not an absence: the user wants a file to be there, and its rules must not be forgotten (T36).
+        link = _dangling_link(file)
+        return None if link is None else _unreadable(file, f"{link} is a link to something that does not exist.")
     except OSError as error:
         return _unreadable(file, f"The file cannot be read: {error.strerror}.")
     data = b""
@@ -67,6 +69,15 @@ def read_text(file: str) -> str | None | Problem:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         return _unreadable(file, "The file is not valid UTF-8.", data.count(b"\n", 0, error.start) + 1)
+
+
+def _dangling_link(path: str) -> str | None:
+    """The link because of which a path does not exist; None if there is none."""
+    while not os.path.exists(path) and path != os.path.dirname(path):
+        if os.path.islink(path):
+            return path
+        path = os.path.dirname(path)
+    return None
 
 
 def _unreadable(file: str, sentence: str, line: int | None = None) -> Problem:

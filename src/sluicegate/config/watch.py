@@ -14,6 +14,7 @@ from typing import Final
 log: Final = logging.getLogger("sluicegate")
 
 Files = Callable[[], Sequence[str]]
+Changed = Callable[[Callable[[], bool]], Awaitable[None]]
 State = dict[str, tuple[int, ...] | None]
 """Each file's identity, size and times; None if it does not exist."""
 
@@ -25,10 +26,14 @@ MAX_WAIT_MS: Final = 2000
 
 ABSENCE: Final = 2.0
 """Seconds a file must be missing before its removal counts. Otherwise switching branches, or deleting and rewriting the
-file, would stop and restart every server in it. The same time passes before a file that was cut off counts: the start
-of a file may be valid and lack the rules that close something (T19)."""
+file, would stop and restart every server in it."""
 
-ABSENCE_STEP: Final = 0.05
+UNCHANGED: Final = 1.0
+"""Seconds a file that has become shorter must be unchanged before it counts: the start of a file may be valid and lack
+the rules that close something (T19). For careful files this holds for every change, since the start of a new file may
+be longer than the old file was."""
+
+SETTLE_STEP: Final = 0.05
 """Seconds between two checks in that time: a file that was back in between begins a new absence."""
 
 POLL: Final = 1.0
@@ -37,8 +42,9 @@ POLL: Final = 1.0
 
 async def watch(
     files: Files,
-    changed: Callable[[], Awaitable[None]],
+    changed: Changed,
     *,
+    careful: Files = tuple,
     after: Awaitable[object] | None = None,
     started: asyncio.Event | None = None,
     recheck: float = 5.0,
@@ -47,6 +53,9 @@ async def watch(
 
     Args:
         files: returns the paths; called again after each change.
+        changed: gets a function that returns whether the files are still as they were when they were quiet. A caller
+            that has read them must ask it before it uses what it read.
+        careful: returns the paths of files of which a part must not be used, although it may be valid.
         after: awaited before watching starts. Changes that happen in the meantime are reported then.
         started: set when the first watch is active.
         recheck: seconds between checks without an event, for symbolic links, folders that were replaced and file
@@ -57,7 +66,7 @@ async def watch(
         await after
     can_watch = True
     while True:
-        seen = await _report(files, changed, seen)
+        seen = await _report(files, changed, seen, careful)
         try:
             if can_watch:
                 await _wait_for_change(files(), seen, started, recheck)
@@ -72,33 +81,37 @@ async def watch(
         await asyncio.sleep(min(recheck, POLL))
 
 
-async def _report(files: Files, changed: Callable[[], Awaitable[None]], seen: State) -> State:
+async def _report(files: Files, changed: Changed, seen: State, careful: Files) -> State:
     """Call `changed` if a file differs from its last known state; returns the new known state."""
-    now = await _settled(seen)
+    now = await _settled(seen, careful())
     if now != seen:
-        await changed()
+        await changed(lambda: _state(now) == now)
     # The caller has just read the files that `files` names for the first time.
     return {file: now[file] if file in now else _stat(file) for file in files()}
 
 
-async def _settled(seen: State) -> State:
-    """The state of the files, as soon as none has been missing or cut off for only a moment."""
+async def _settled(seen: State, careful: Sequence[str]) -> State:
+    """The state of the files, as soon as none has been missing or incomplete for only a moment."""
     loop = asyncio.get_running_loop()
     since: dict[tuple[str, tuple[int, ...] | None], float] = {}
     while True:
         now, moment = _state(seen), loop.time()
-        doubtful = [(file, now[file]) for file, before in seen.items() if _is_doubtful(before, now[file])]
+        doubtful = [
+            (file, now[file])
+            for file, before in seen.items()
+            if now[file] != before and (file in careful or _is_doubtful(before, now[file]))
+        ]
         since = {each: since.get(each, moment) for each in doubtful}
-        if all(moment - began >= ABSENCE for began in since.values()):
+        if all(moment - began >= (ABSENCE if each[1] is None else UNCHANGED) for each, began in since.items()):
             return now
-        await asyncio.sleep(ABSENCE_STEP)
+        await asyncio.sleep(SETTLE_STEP)
 
 
 def _is_doubtful(before: tuple[int, ...] | None, now: tuple[int, ...] | None) -> bool:
-    """Whether a file is missing, or has become shorter in place: then the rest of it may be about to be written."""
+    """Whether a file is missing, or has become shorter: then the rest of it may be about to be written."""
     if before is None or now is None:
         return before is not None
-    return now[:2] == before[:2] and now[2] < before[2]
+    return now[2] < before[2]
 
 
 async def _wait_for_change(files: Sequence[str], seen: State, started: asyncio.Event | None, recheck: float) -> None:

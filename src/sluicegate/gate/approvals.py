@@ -125,6 +125,7 @@ class ApprovalStep:
         self._rules_version = rules_version
         self._notify = notify
         self._is_shared = is_shared
+        self._is_stopping = False
         self._ends: dict[str, float] = {}
         """When the questions of this process expire, on the clock that nobody can set (R31)."""
         self._unannounced: dict[str, asyncio.Lock] = {}
@@ -397,6 +398,9 @@ class ApprovalStep:
             if self._rules_version() != rules:
                 await decisions.void(question.id)
                 return rules_changed(question)
+            if self._is_stopping:
+                await decisions.void(question.id)
+                return ApprovalExpired(f"The gateway stopped before a person decided on {name}; nothing was run.")
             if now >= ends:
                 return unanswered("waits", question, is_open=not await self._left(question))
             await _pause(hold.wake, min(end, ends) - now)
@@ -404,6 +408,11 @@ class ApprovalStep:
     def _on_change(self, change: Change) -> None:
         if change == "approvals":
             self.wake()
+
+    def stop(self) -> None:
+        """Refuse the calls that are held: the gateway stops, and their questions end with it."""
+        self._is_stopping = True
+        self.wake()
 
     def wake(self) -> None:
         """Let every held call look again: an answer is in the store, or other rules are in force."""

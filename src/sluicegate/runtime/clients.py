@@ -120,13 +120,12 @@ class Clients:
             return
         log.info("%s has %s.", client, verdict)
         body: dict[str, object] = {
-            "client": client.name,
             "version": client.version,
             "revision": client.revision,
             "era": client.era,
             "transport": client.transport,
         }
-        self._note(Row(kind="session", caller=client.caller, verdict=verdict, body=body | more))
+        self._note(Row(kind="session", caller=client.caller, name=client.name, verdict=verdict, body=body | more))
 
     # -------------------------------------------------------------------------------------- what is not let through
 

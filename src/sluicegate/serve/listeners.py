@@ -187,6 +187,7 @@ class Running:
         if self._end is None:
             self._end = asyncio.get_running_loop().time() + self.gateway.config.limits.drain
             self.gateway.admission.stop()
+            self.gateway.governance.approvals.stop()  # Calls that have not begun need no time to finish.
         stops, self._stops = self._stops, []
         for stop in stops:
             stop()

@@ -3,19 +3,19 @@
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from sluicegate.config.diff import ConfigChanges
 from sluicegate.config.diff import changes as changes_between
-from sluicegate.config.load import Loaded, load, settle
+from sluicegate.config.load import GONE, Loaded, load, settle
 from sluicegate.config.mcp_json import NOTHING_USED
 from sluicegate.config.model import GatewayConfig, PythonFile
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem, read_text
-from sluicegate.config.watch import watch
+from sluicegate.config.watch import UNCHANGED, watch
 from sluicegate.errors import ConfigError
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.store.base import Row
@@ -67,23 +67,29 @@ class Reloader:
         self._adjust = adjust
         self._on_applied = on_applied
         self._read = loaded
-        self._filled = () if loaded is None else loaded.filled
-        """The settings files that had content when they were last applied."""
+        self._texts: Mapping[str, str] = {} if loaded is None else loaded.texts
+        """The settings files that are in force."""
         self._started_with = gateway.config
         self._reported = ReportedProblems(() if loaded is None else loaded.problems)
         self._lock = asyncio.Lock()
         self._python = _python_contents(gateway.config)
         self._existing = self._existing_files()
 
-    async def reload(self) -> list[str]:
-        """Read the files and apply what changed. Returns the result as sentences; only new ones are printed."""
+    async def reload(self, is_quiet: Callable[[], bool] | None = None) -> list[str]:
+        """Read the files and apply what changed. Returns the result as sentences; only new ones are printed.
+
+        With `is_quiet`, nothing is done if the files have changed again while they were read.
+        """
         async with self._lock:
-            read = self._read = self._load()
+            read = self._load()
+            if is_quiet is not None and not is_quiet():
+                return []
+            self._read = read
             loaded, done = await self._apply(settle(self._gateway.config, read))
             is_applied = loaded.config is not None
             self._record(loaded.problems, is_applied=is_applied)
             if is_applied:
-                self._filled = read.filled
+                self._texts = read.texts
             new = self._reported.new(loaded, is_applied=is_applied)
             had_unapplied = bool(self.unapplied)
             self.unapplied = unapplied_problems(
@@ -105,7 +111,7 @@ class Reloader:
         self._gateway.stores.audit.note(Row(kind="config", verdict=verdict, body=body))
 
     def _load(self) -> Loaded:
-        return self._adjust(load(self._places, self._filled))
+        return self._adjust(load(self._places, self._texts))
 
     async def _apply(self, loaded: Loaded) -> tuple[Loaded, list[str]]:
         """Apply a configuration. Returns it, without its config if it was rejected, and what was done."""
@@ -158,7 +164,7 @@ class Reloader:
 
     async def follow(self, startup: Awaitable[object]) -> None:
         """Apply every change of the files, until cancelled. The watch begins after `startup`."""
-        await watch(self._files, self._reload_safely, after=self._catch_up(startup))
+        await watch(self._files, self._reload_safely, careful=self._careful_files, after=self._catch_up(startup))
 
     async def _catch_up(self, startup: Awaitable[object]) -> None:
         seen = self._contents()
@@ -166,7 +172,8 @@ class Reloader:
         await asyncio.sleep(WATCH_DELAY)
         # The watch finds changes since `seen`, but not those between the first reading of the files and `seen`.
         if self._contents() == seen and self._is_behind():
-            await self._reload_safely()
+            await asyncio.sleep(UNCHANGED - WATCH_DELAY)
+            await self._reload_safely(lambda: self._contents() == seen)
 
     def _contents(self) -> list[object]:
         return [read_text(file) for file in self._files()]
@@ -179,9 +186,12 @@ class Reloader:
         own = (*self._places.files, self._places.lock_file)
         return [*own, *dict.fromkeys(source.path for _, source in _python_files(self._gateway.config))]
 
-    async def _reload_safely(self) -> None:
+    def _careful_files(self) -> list[str]:
+        return [*self._places.settings_files, self._places.lock_file]
+
+    async def _reload_safely(self, is_quiet: Callable[[], bool]) -> None:
         try:
-            await self.reload()
+            await self.reload(is_quiet)
         except Exception:  # An edge: no content of a file, and no bug of ours, may end a running gateway (R32).
             log.exception("The files could not be reloaded; the configuration stays as it was.")
 
@@ -239,7 +249,8 @@ def unapplied_problems(read: Loaded, running: GatewayConfig, *, is_applied: bool
             replace(problem, sentence=f"{for_reload(problem.sentence)} The gateway goes on with what it had before.")
             for problem in blocking_problems(read)
         ]
-    return [
+    gone = [problem for problem in read.problems if problem.sentence == GONE]
+    return gone + [
         replace(problem, sentence=f"{problem.sentence} It runs on as it was before.")
         for problem in read.problems
         if problem.severity != "note" and _is_kept(problem.server, read, running)

@@ -67,7 +67,7 @@ class ReloadedFile:
         # Clients see the server's own name, version and instructions, and not those of the hub.
         return self._server(exchange) if exchange.method == "server/discover" else self._hub(exchange)
 
-    async def _reload(self) -> None:
+    async def _reload(self, is_quiet: Callable[[], bool]) -> None:
         try:
             server: Server | Hub = load_server(self._target)
         except ConfigError as problem:
