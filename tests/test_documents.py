@@ -79,3 +79,17 @@ def test_the_places_to_add_something_exist() -> None:
     paths = re.findall(r"`((?:[a-z0-9_]+/)+(?:[a-z0-9_]+\.py)?)`", section)
     assert len(paths) > 10
     assert not [path for path in paths if not any((top / path).exists() for top in (ROOT, ROOT / "src" / "sluicegate"))]
+
+
+def test_each_deviation_from_the_specification_has_its_test() -> None:
+    page = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+    table = page.partition("## Deviations")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    named = [re.search(r"\| `(\S+\.py)` `(test_\w+)` \|$", row) for row in rows]
+    assert rows and all(named), "each row ends with the file and the name of a test"
+    missing = [
+        f"{found[1]}::{found[2]}"
+        for found in named
+        if found and f"def {found[2]}(" not in (ROOT / "tests" / found[1]).read_text(encoding="utf-8")
+    ]
+    assert missing == []

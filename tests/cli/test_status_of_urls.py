@@ -68,7 +68,7 @@ def test_a_url_that_is_gone_is_shown_without_a_call_and_as_ready_when_it_is_back
             folder.out(*call)
             assert shown(folder) == ("ready", "remote is ready.")
             said = lines_until(process, "remote: its lists can be fetched again")
-            told = [line for line in said if "remote: its lists could not be fetched again" in line]
+            told = [line for line in said if "remote: lists could not be fetched" in line]
             assert told and len(told) == len(set(told)), "each cause is told once"
 
 

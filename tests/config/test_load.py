@@ -333,3 +333,41 @@ def test_servers_behind_a_dangling_link_are_a_warning(folders: Folders) -> None:
     (folders.root / ".mcp.json").symlink_to(folders.root / "nothing")
     loaded = folders.load()
     assert loaded.config is not None and loaded.broken == (str(folders.root / ".mcp.json"),)
+
+
+@pytest.mark.parametrize("action", ["deny", "ask"])
+def test_a_rule_that_closes_a_server_that_does_not_exist_is_an_error(folders: Folders, action: str) -> None:
+    folders.servers({"github": {"url": "http://a.example/"}})
+    rule = f'[[permissions]]\ntool = "mcp__gihub__delete"\naction = "{action}"\n'
+    file = folders.settings(f"# Rules\n{rule}")
+    loaded = folders.load()
+    (problem,) = loaded.problems
+    assert loaded.config is None and (problem.severity, problem.file, problem.line) == ("error", str(file), 2)
+    assert problem.sentence.startswith('There is no server "gihub". Did you mean "github"?')
+    folders.settings(f"{rule}optional = true\n")
+    assert folders.config().policy.rules[0].written.optional
+    folders.settings("")
+    folders.settings(rule, user=True)
+    assert folders.load().config is None
+
+
+def test_rules_for_servers_that_may_come_are_no_errors(folders: Folders) -> None:
+    folders.settings('[[permissions]]\ntool = "mcp__payments__pay"\naction = "deny"\n', user=True)
+    folders.settings(
+        '[[permissions]]\ntool = "mcp__*-prod__*"\naction = "deny"\n'
+        '[[permissions]]\ntool = "mcp__x"\naction = "allow"\n'
+    )
+    loaded = folders.load()
+    assert loaded.config is not None
+    assert [sentence.split(".")[0] for sentence in sentences(loaded, "warning")] == [
+        f'There is no server "{name}"' for name in ("payments", "*-prod", "x")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "tables"),
+    [("port", "[http] port or [control] port"), ("sync", "[audit] sync"), ("timeout", "[servers.NAME] timeout")],
+)
+def test_a_key_outside_of_its_table_is_reported_with_the_table(folders: Folders, key: str, tables: str) -> None:
+    folders.settings(f"{key} = 1\n")
+    assert sentences(folders.load(), "error") == [f'The key "{key}" is unknown. It belongs into a table: {tables}.']

@@ -15,7 +15,7 @@ from sluicegate.config.merge import Lines, Merger, not_loosened
 from sluicegate.config.model import GatewayConfig, ServerConfig, Settings
 from sluicegate.config.paths import Places, state_folders
 from sluicegate.config.precedence import merged
-from sluicegate.config.problems import Problem, read_text
+from sluicegate.config.problems import Problem, Severity, read_text
 from sluicegate.config.resource_tools import NAMES
 from sluicegate.config.settings_toml import SettingsFile, Table, line_of, read_settings, rules_of
 from sluicegate.config.variables import Variables
@@ -232,12 +232,25 @@ class _PolicyFiles:
                 if id(rule) in here:
                     yield _rule_problem(path, rule, f"This rule is never reached: {earlier.place} decides before.")
             for rule, name in unknown_servers(file.rules, keys):
-                yield _rule_problem(path, rule, f'There is no server "{name}".{did_you_mean(name, keys)}')
+                yield _unknown_server(path, rule, name, did_you_mean(name, keys), is_users=file.is_users)
             users += file.rules if file.is_users else ()
 
 
-def _rule_problem(file: str, rule: Rule, sentence: str) -> Problem:
-    return Problem(severity="warning", file=file, line=rule.line or None, key="permissions", sentence=sentence)
+def _unknown_server(file: str, rule: Rule, name: str, hint: str, *, is_users: bool) -> Problem:
+    """The problem of a rule that names no server: an error if what it should close would stay open (T36).
+
+    The user's own file is for all folders, so it may name servers that only others have. There it is an error only if
+    a server has a similar name. Globs may be meant for servers to come.
+    """
+    sentence = f'There is no server "{name}".{hint}'
+    if rule.written.action == "allow" or any(char in name for char in "*?[{") or (is_users and not hint):
+        return _rule_problem(file, rule, sentence)
+    remedy = "So this rule closes nothing. If the server may be missing, add optional = true to the rule."
+    return _rule_problem(file, rule, f"{sentence} {remedy}", severity="error")
+
+
+def _rule_problem(file: str, rule: Rule, sentence: str, severity: Severity = "warning") -> Problem:
+    return Problem(severity=severity, file=file, line=rule.line or None, key="permissions", sentence=sentence)
 
 
 def _shown_path(file: str, places: Places) -> str:

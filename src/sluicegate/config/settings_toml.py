@@ -135,7 +135,9 @@ class _Check:
             here = (*path, key)
             if key not in types:
                 hint = did_you_mean(key, set(types)) or f" The keys{where} are: {', '.join(types)}."
-                if path[:1] == ("servers",) and key in _ENTRY_KEYS:
+                if not path and (tables := _tables_with(key)):
+                    hint = f" It belongs into a table: {' or '.join(f'[{each}] {key}' for each in tables)}."
+                elif path[:1] == ("servers",) and key in _ENTRY_KEYS:
                     hint = " Servers are defined in .mcp.json; this table only has settings for them."
                 self._report(f'The key "{_label(here)}" is unknown.{hint}', here)
             else:
@@ -210,6 +212,17 @@ def _label(path: tuple[str, ...]) -> str:
 @cache  # There may be a thousand rules.
 def _types(struct: type[msgspec.Struct]) -> dict[str, object]:
     return get_type_hints(struct, include_extras=True)
+
+
+def _tables_with(key: str) -> list[str]:
+    """The tables of the file that have a key, for one that stands outside of them."""
+    found: list[str] = []
+    for name, kind in _types(Settings).items():
+        is_named = get_origin(kind) is dict
+        struct = get_args(kind)[1] if is_named else kind
+        if isinstance(struct, type) and issubclass(struct, msgspec.Struct) and key in _types(struct):
+            found.append(f"{name}.NAME" if is_named else name)
+    return found
 
 
 @cache

@@ -56,6 +56,8 @@ class Permission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The reason, which the model is told."""
     record: Literal["digest", "values"] = "digest"
     """What the audit log keeps of the arguments: "digest" or "values"."""
+    optional: bool = False
+    """Whether its server may be missing; otherwise a rule that denies or asks must name a server that is configured."""
 
     @property
     def subject(self) -> tuple[Kind, str]:
@@ -303,7 +305,7 @@ def unreachable(rules: Sequence[Rule], free: Collection[str] = ()) -> Iterator[t
     for rule in rules:
         subject = subject_of(rule.written)
         server = subject.server.literal
-        content = msgspec.structs.replace(rule.written, why="", record="digest")
+        content = msgspec.structs.replace(rule.written, why="", record="digest", optional=False)
         hiding = seen.setdefault(msgspec.json.encode(content, order="deterministic"), rule)
         if hiding is rule:
             general = () if server in free else wide.get(None, ())
@@ -328,9 +330,14 @@ def _hides(earlier: Rule, wide: Subject, later: Rule, narrow: Subject) -> bool:
 
 
 def unknown_servers(rules: Sequence[Rule], keys: Iterable[str]) -> Iterator[tuple[Rule, str]]:
-    """Rules whose server half matches none of these keys and other names of servers, each with that half."""
+    """Rules whose server half matches none of these keys and other names of servers, each with that half.
+
+    Optional rules are left out.
+    """
     known = list(keys)
     for rule in rules:
+        if rule.written.optional:
+            continue
         halves = [reading.server for reading in readings_of(rule.written)]
         if not any(half.matches_all or any(map(half.matches, known)) for half in halves):
             yield rule, halves[0].source

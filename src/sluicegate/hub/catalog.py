@@ -220,6 +220,23 @@ class Catalog(msgspec.Struct, frozen=True):
                         found.update(self._exposed(kind, mount, text[len(head) :]))
         return found.pop() if len(found) == 1 else None
 
+    def exposed_to_page(self, own: str) -> str | None:
+        """The exposed name of a tool that a page of its own server calls; None if there is none, or several.
+
+        Pages of MCP Apps are written for one server. They call its tools by their own names, and hosts forward these
+        calls without saying which page they came from. So only tools of servers that have pages count.
+        """
+        found = [(name, entry) for name, entry in self.tools.items() if entry.own == own and self._has_pages(entry)]
+        return found[0][0] if len(found) == 1 else None
+
+    def _has_pages(self, tool: Entry) -> bool:
+        """Whether the server of a tool has pages. They need not be listed: tools name the page that shows them."""
+        return any(
+            entry.mount == tool.mount and b'"ui://' in bytes(entry.encoded)
+            for kind in ("tools", "resources", "templates")
+            for entry in self.of(kind).values()
+        )
+
     def _exposed(self, kind: str, mount: str, rest: str) -> Iterator[str]:
         prefix = self.prefixes[mount]
         for own in {rest, f"{prefix}.{rest}", f"{prefix}.{rest.replace('__', '.')}"}:  # The latter of activations.

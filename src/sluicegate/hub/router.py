@@ -238,7 +238,10 @@ class Router:
         mount = self._away(caller, name)
         if mount is not None:
             await mount.wait_retry()
-        known = self._views.of(caller).catalog.exposed("tools", name) if isinstance(name, str) else None
+        known: str | None = None
+        if isinstance(name, str):
+            catalog = self._views.of(caller).catalog
+            known = catalog.exposed("tools", name) or catalog.exposed_to_page(name)
         if known is not None and known != name:
             exchange.params, name = {**exchange.params, "name": known}, known
         entry = self._views.of(caller).catalog.tools.get(name) if isinstance(name, str) else None
