@@ -33,6 +33,10 @@ class Caller(msgspec.Struct, frozen=True):
     """The groups it belongs to; rules name them as `group:NAME`."""
 
 
+NETWORK: Final = Caller("network")
+"""All clients on other machines, as long as nothing authenticates them. It is not asked and gets no grants (T38)."""
+
+
 class Target(msgspec.Struct, frozen=True):
     """The target of a request, by its server's own names. Rules judge it, and the audit log records it."""
 

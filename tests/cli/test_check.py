@@ -141,3 +141,103 @@ def test_a_configuration_that_serve_would_refuse_is_an_error(folder: Folder) -> 
     assert json.loads(folder.invoke("check", "--json").stdout)["ok"] is False
     folder.write("sluicegate.toml", '[http]\nhost = "0.0.0.0"\nanyone_may_connect = true\n')
     assert folder.invoke("check").returncode == 0
+
+
+def _entry(text: str) -> str:
+    return f'{{"mcpServers": {{\n"a": {text}}}}}'
+
+
+WRONG: dict[str, tuple[str, str | bytes, str]] = {
+    "half a file": (".mcp.json", '{"mcpServers": {', "1: The file ends before the { of line 1 is closed"),
+    "text after the end": (".mcp.json", '{"mcpServers": {}} x', "1: There is more text after the end"),
+    "a missing comma": (".mcp.json", '{"mcpServers": {\n"a": {} "b": {}}}', "2: "),
+    "an empty file": (".mcp.json", "", "1: The file is empty."),
+    "UTF-16": (".mcp.json", '{"mcpServers": {}}'.encode("utf-16"), "1: The file is not valid UTF-8. Save it as UTF-8."),
+    "a list": (".mcp.json", "[]", "1: The file should be a JSON object"),
+    "no servers": (".mcp.json", '{"mcpserver": {}}', '1: The file has no "mcpServers"'),
+    "too deep": (".mcp.json", '{"mcpServers": ' + "[" * 9999, "1: Nested deeper than 100 levels."),
+    "a huge file": (".mcp.json", "{" + " " * 5_000_000 + "}", " The file is larger than 4 MiB."),
+    "a mark, then a mistake": (
+        ".mcp.json",
+        "\ufeff" + _entry('{"command": "no-such-x"}'),
+        '2: a: The command "no-such',
+    ),
+    "a slip in a key": (".mcp.json", _entry('{"comand": "true"}'), "2: a: It has neither a command nor a url. Did you"),
+    "a number as command": (".mcp.json", _entry('{"command": 5}'), '2: a: "command" should be a string.'),
+    "a string as args": (".mcp.json", _entry('{"command": "true", "args": "-x"}'), '2: a: "args" should be a list'),
+    "a variable": (
+        ".mcp.json",
+        _entry('{"command": "true", "env": {"K": "${NO_SUCH}"}}'),
+        "2: a: The variable NO_SUCH",
+    ),
+    "no such command": (
+        ".mcp.json",
+        _entry('{"command": "no-such-x"}'),
+        '2: a: The command "no-such-x" was not found;',
+    ),
+    "a command line": (
+        ".mcp.json",
+        _entry('{"command": "sh -c x"}'),
+        '2: a: The command "sh -c x" was not found: write',
+    ),
+    "a plain file": (
+        ".mcp.json",
+        _entry('{"command": "./.mcp.json"}'),
+        '2: a: The command "./.mcp.json" is not an exec',
+    ),
+    "a folder as command": (".mcp.json", _entry('{"command": "/"}'), '2: a: The command "/" is a folder;'),
+    "no such cwd": (".mcp.json", _entry('{"command": "true", "cwd": "/no/such"}'), '2: a: Its cwd "/no/such" does not'),
+    "a URL without scheme": (".mcp.json", _entry('{"url": "example.com"}'), "2: a: The url should begin with http://"),
+    "a port out of range": (".mcp.json", _entry('{"url": "http://b:99999/"}'), "2: a: The url is not valid; write"),
+    "a command and a URL": (
+        ".mcp.json",
+        _entry('{"command": "true", "url": "http://b/"}'),
+        "2: a: It has both a command",
+    ),
+    "a WebSocket": (
+        ".mcp.json",
+        _entry('{"type": "ws", "url": "ws://b/"}'),
+        "2: a: WebSocket servers are not supported",
+    ),
+    "a name twice": (
+        ".mcp.json",
+        _entry('{"command": "true"}, "a": {"command": "true"}'),
+        '2: The key "a" appears twice',
+    ),
+    "half a value": ("sluicegate.toml", "\nnaming = \n", "2: The file is not valid TOML"),
+    "an unknown key": (
+        "sluicegate.toml",
+        "[http]\nprot = 1\n",
+        '2: The key "http.prot" is unknown. Did you mean "port"?',
+    ),
+    "a string as port": ("sluicegate.toml", '[http]\nport = "1"\n', '2: "http.port" should be a whole number'),
+    "an unknown action": (
+        "sluicegate.toml",
+        '[[permissions]]\ntool = "x"\naction = "alow"\n',
+        '3: "permissions.action" should be one of "allow", "deny", "ask"',
+    ),
+    "an open bracket": (
+        "sluicegate.toml",
+        '[[permissions]]\ntool = "mcp__a__[x"\naction = "deny"\n',
+        '2: "mcp__a__[x" has a [ that is not closed',
+    ),
+    "no such file": ("sluicegate.toml", '[activations.x]\nfile = "no.py"\n', "2: "),
+    "a broken lock": ("sluicegate.lock", "{", " is not a lock file"),
+}
+"""Each wrong configuration: the file, its text, and the line and the beginning of the sentence about it."""
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_each_wrong_configuration_is_one_plain_sentence_with_its_file_and_line(folder: Folder, case: str) -> None:
+    name, text, told = WRONG[case]
+    (folder.path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    line, _, sentence = told.partition(" ")
+    place = f"{folder.path / name}{f':{line.rstrip(chr(58))}' if line else ''}"
+    for command in ("check", "doctor"):
+        done = folder.invoke(command)
+        said = done.stdout + done.stderr
+        assert "Traceback" not in said and place in said, said
+        wanted = sentence.removeprefix("a: ")
+        lines = [each for each in said.splitlines() if wanted in each and ("warning:" in each or "error:" in each)]
+        assert len(lines) == 1 and place in lines[0], said
+        assert done.returncode in (1, 3) or command == "check"

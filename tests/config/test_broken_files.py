@@ -214,7 +214,7 @@ def test_files_that_cannot_be_read_are_reported(folders: Folders) -> None:
     (folders.root / ".mcp.json").rmdir()
     os.mkfifo(folders.root / ".mcp.json")  # Nobody will ever write into it.
     (problem,) = folders.load().problems
-    assert problem.sentence == "This is not a file."
+    assert problem.sentence == "This is not a file. Remove it, or put a file in its place."
     (folders.root / ".mcp.json").unlink()
     (folders.root / ".mcp.json").symlink_to(".mcp.json")
     (problem,) = folders.load().problems
@@ -224,7 +224,7 @@ def test_files_that_cannot_be_read_are_reported(folders: Folders) -> None:
 def test_a_file_that_is_no_text_is_reported_with_its_line(folders: Folders) -> None:
     (folders.root / ".mcp.json").write_bytes(b'{\n"mcpServers":\n"\xff"}')
     (problem,) = folders.load().problems
-    assert (problem.line, problem.sentence) == (3, "The file is not valid UTF-8.")
+    assert (problem.line, problem.sentence) == (3, "The file is not valid UTF-8. Save it as UTF-8.")
 
 
 def test_a_file_that_is_too_large_is_not_read(folders: Folders) -> None:

@@ -142,11 +142,17 @@ def test_numbers_are_taken_as_they_are_written(folders: Folders) -> None:
 
 ENV_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "nothing": (lambda file: None, "There is no such file."),
-    "a pipe": (os.mkfifo, "This is not a file."),
-    "a folder": (os.mkdir, "This is not a file."),
-    "a device": (lambda file: file.symlink_to("/dev/zero"), "This is not a file."),
-    "no text": (lambda file: file.write_bytes(b"A=\xff"), "The file is not valid UTF-8."),
-    "too much": (lambda file: file.write_bytes(b"A=1\n" * (1 << 20) + b"B=2"), "The file is larger than 4 MiB."),
+    "a pipe": (os.mkfifo, "This is not a file. Remove it, or put a file in its place."),
+    "a folder": (os.mkdir, "This is not a file. Remove it, or put a file in its place."),
+    "a device": (
+        lambda file: file.symlink_to("/dev/zero"),
+        "This is not a file. Remove it, or put a file in its place.",
+    ),
+    "no text": (lambda file: file.write_bytes(b"A=\xff"), "The file is not valid UTF-8. Save it as UTF-8."),
+    "too much": (
+        lambda file: file.write_bytes(b"A=1\n" * (1 << 20) + b"B=2"),
+        "The file is larger than 4 MiB. Is it the right one?",
+    ),
 }
 
 

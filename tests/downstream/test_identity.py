@@ -10,7 +10,8 @@ import pytest
 
 import sluicegate
 from sluicegate import Caller, Exchange, Refusal
-from sluicegate.downstream.http import NETWORK, HttpEndpoint, caller_by_address
+from sluicegate.downstream.http import HttpEndpoint, caller_by_address
+from sluicegate.exchange import NETWORK
 from sluicegate.http1 import serve
 from sluicegate.protocol.message import Reply, Result
 from sluicegate.runtime.identity import Identity, IncomingRequest

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from sluicegate.control.folder_operations import FolderOperations
 from sluicegate.errors import ApprovalDeclined, AuditUnavailable, RateLimited, Refused, StateUnavailable
 from sluicegate.exchange import NOBODY, Caller, Exchange, Sink, Target, Verdict
 from sluicegate.gate import approvals
@@ -434,6 +435,22 @@ async def test_a_wider_yes_lets_further_calls_of_this_tool_pass() -> None:
         assert (await here.call(path="/d"))["isError"] is True
 
 
+async def test_t38_clients_on_the_network_have_no_grants() -> None:
+    async with stage(hold=0.05) as here:
+        await here.call(caller="network", path="/a")
+        [question] = await here.decisions.open_questions()
+        operations = FolderOperations(here.decisions)
+        for scope in ("minutes", "always"):
+            refused = await operations.decide(question.id, msgspec.structs.replace(YES, scope=scope))
+            assert not refused.is_first and "once only" in refused.refusal
+        assert (await operations.decide(question.id, YES)).is_first
+        assert text(await here.call(caller="network", path="/a")) == "wrote /a"
+        # Not even one that is in the store already.
+        await here.decisions.add_grant(question, msgspec.structs.replace(YES, scope="always"))
+        assert (await here.call(caller="network", path="/b"))["isError"] is True and len(here.ran) == 1
+        assert "granted" not in {row.verdict for row in here.audit.rows}
+
+
 async def test_a_denying_rule_counts_more_than_a_grant() -> None:
     async with stage(hold=0.05) as here:
         await here.call(path="/a")
@@ -593,6 +610,8 @@ async def test_the_client_can_give_a_wider_yes(chosen: str, until: bool) -> None
         ("any", "ada", FORMS, True),
         ("none", "local", FORMS, False),
         ("any", "local", ClientProfile(), False),
+        ("any", "network", FORMS, False),
+        ("local", "network", FORMS, False),
     ],
 )
 async def test_t18_requesters_answer_for_themselves_only_where_that_is_allowed(

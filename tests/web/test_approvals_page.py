@@ -184,6 +184,16 @@ async def test_t18_a_question_of_hidden_characters_is_cut_counted_and_not_approv
         assert found is not None and found.state == "approved"
 
 
+async def test_t38_a_call_of_another_machine_can_be_allowed_once_only() -> None:
+    async with browser() as page:
+        await page.log_in()
+        await ask(page.state, text="network")
+        assert "this tool always" not in (await page.send("GET")).text.lower()
+        refused = await page.answer(id="abcdef", answer="this tool always")
+        assert refused.status == 400 and "once only" in refused.text and not await page.state.grants()
+        assert (await page.answer(id="abcdef", answer="once")).status == 303
+
+
 async def test_t18_everything_is_shown_in_full_and_hidden_characters_are_marked() -> None:
     async with browser() as page:
         await page.log_in()

@@ -157,11 +157,11 @@ def _decide(places: Places, question_id: str, answer: ApprovalAnswer, *, accepts
     decided = ask(places, lambda operations: operations.decide(question_id, answer, accepts_unshown=accepts_unshown))
     if decided.question is None:
         raise Failure(f"there is no question {question_id}; `sluicegate approvals` shows those that are open.")
-    if decided.unshown:
-        raise Failure(
-            f"nothing was approved. {decided.unshown} See all of it with `sluicegate approvals --json`, and approve it "
-            f"with `sluicegate approve {question_id} --unseen`."
-        )
+    if decided.refusal:
+        how = ""
+        if unshown(decided.question) and not accepts_unshown:
+            how = f" See it with `sluicegate approvals --json`; `sluicegate approve {question_id} --unseen` accepts it."
+        raise Failure(f"nothing was approved. {decided.refusal}{how}")
     if not decided.is_first:
         raise Failure(f"too late: {outcome(decided.question)}")
     say(outcome(decided.question))

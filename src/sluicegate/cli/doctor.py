@@ -29,12 +29,13 @@ from sluicegate.cli.output import (
 )
 from sluicegate.config.commands import UNPINNED
 from sluicegate.config.load import Loaded
-from sluicegate.config.model import OURSELVES, GatewayConfig, HttpFront, ServerConfig
+from sluicegate.config.model import OURSELVES, GatewayConfig, HttpFront, Installed, ServerConfig
 from sluicegate.config.paths import Places
 from sluicegate.config.problems import Problem
 from sluicegate.control.reports import GatewayReport, OfferedItem
 from sluicegate.errors import UpstreamError
 from sluicegate.gate.rules import unknown_names
+from sluicegate.gateway.loading import why_not_offered
 from sluicegate.gateway.status import LAST_OUTPUT_MARK, ServerStatus
 from sluicegate.hub.naming import head_of
 from sluicegate.runtime.standard_streams import columns_of, wrapped
@@ -129,13 +130,17 @@ async def _check_gateway(
     places: Places, loaded: Loaded, config: GatewayConfig, folder: str, start: bool
 ) -> list[Finding]:
     """All findings about a configuration without errors; `folder` is the --folder option, if given."""
-    async with any_gateway(places) if start else gateway_to_look_at(places) as gateway:
+    async with any_gateway(places) if start else gateway_to_look_at(places, shows_problems=False) as gateway:
         report = await gateway.report()
         away = [
             config.servers.get(server.name) for server in report.servers if server.state not in ("ready", "disabled")
         ]
         causes = {server.name for server in away if server and (server.is_wrong or has_nothing_to_run(server))}
         findings = [*check_files(concerns(loaded), report.problems, causes), *check_absence(places)]
+        for server in away:
+            if server is not None and isinstance(source := server.source, Installed):
+                if (why := why_not_offered(source.name, is_bundled=source.is_bundled)) is not None:
+                    findings.append(Finding("error", server.name, why, f"See {server.file}:{server.line}."))
         if report.stopping:
             findings.append(Finding("warning", "gateway", f"gateway {report.stopping_sentence()}"))
         if not gateway.is_running:

@@ -425,8 +425,10 @@ async def any_gateway(
 
 
 @asynccontextmanager
-async def gateway_to_look_at(places: Places) -> AsyncGenerator[GatewayClient]:
+async def gateway_to_look_at(places: Places, *, shows_problems: bool = True) -> AsyncGenerator[GatewayClient]:
     """The gateway that runs for the folder; if none runs, its configuration and what is remembered. Starts nothing.
+
+    Without `shows_problems`, the caller prints what is wrong with the files.
 
     Raises as `any_gateway` does.
     """
@@ -435,7 +437,7 @@ async def gateway_to_look_at(places: Places) -> AsyncGenerator[GatewayClient]:
         if gateway is None:
             from sluicegate.cli.temporary_gateway import unstarted_gateway
 
-            gateway = await stack.enter_async_context(unstarted_gateway(places))
+            gateway = await stack.enter_async_context(unstarted_gateway(places, shows_problems=shows_problems))
         yield gateway
 
 

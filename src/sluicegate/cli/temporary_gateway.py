@@ -78,13 +78,13 @@ async def temporary_gateway(
 
 
 @asynccontextmanager
-async def unstarted_gateway(places: Places) -> AsyncGenerator[GatewayClient]:
+async def unstarted_gateway(places: Places, *, shows_problems: bool = True) -> AsyncGenerator[GatewayClient]:
     """What a gateway of the folder would offer, as far as that is remembered. No server is started.
 
     Raises:
         NotStarted: the configuration has errors.
     """
-    config = _configuration(places)
+    config = _configuration(places, shows_problems=shows_problems)
     say("no gateway runs for this folder; start one with `sluicegate serve`.")
     cache = CatalogCache(catalogs_folder(config.root, places.environ))
     # With the record of the folder: a definition that waits for approval is not shown here either.
@@ -107,13 +107,14 @@ class _Unstarted:
         raise UpstreamUnavailable(f"{self._file} is not running.")
 
 
-def _configuration(places: Places) -> GatewayConfig:
+def _configuration(places: Places, *, shows_problems: bool = True) -> GatewayConfig:
     loaded = loaded_from(places)
     if loaded.config is None:
         show_problems(loaded.problems, notes=False)
         raise NotStarted("the configuration has errors; nothing was started.")
     # Problems of single servers are shown with those servers; a file that cannot be read at all is reported here.
-    show_problems(blocking_problems(loaded), notes=False)
+    if shows_problems:
+        show_problems(blocking_problems(loaded), notes=False)
     return loaded.config
 
 

@@ -56,7 +56,7 @@ def read_text(file: str) -> str | None | Problem:
     data = b""
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return _unreadable(file, "This is not a file.")
+            return _unreadable(file, "This is not a file. Remove it, or put a file in its place.")
         while len(data) <= MAX_FILE and (chunk := os.read(descriptor, MAX_FILE + 1 - len(data))):
             data += chunk
     except OSError as error:
@@ -64,11 +64,13 @@ def read_text(file: str) -> str | None | Problem:
     finally:
         os.close(descriptor)
     if len(data) > MAX_FILE:
-        return _unreadable(file, "The file is larger than 4 MiB.")
+        return _unreadable(file, "The file is larger than 4 MiB. Is it the right one?")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return _unreadable(file, "The file is not valid UTF-8.", data.count(b"\n", 0, error.start) + 1)
+        return _unreadable(
+            file, "The file is not valid UTF-8. Save it as UTF-8.", data.count(b"\n", 0, error.start) + 1
+        )
 
 
 def _dangling_link(path: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from sluicegate.control.reports import DecidedQuestion
-from sluicegate.gate.approval_text import unshown
+from sluicegate.gate.approval_text import refusal_of
 from sluicegate.protocol.message import Params
 from sluicegate.store.base import Approval, ApprovalAnswer, Change, Decisions, Grant, Pin, Row
 
@@ -55,8 +55,8 @@ class FolderOperations:
         A yes to a call that is too long to be shown in full counts only with `accepts_unshown` (T18).
         """
         question = await self._decisions.find(approval_id)
-        if question is not None and answer.scope is not None and not accepts_unshown and (left := unshown(question)):
-            return DecidedQuestion(is_first=False, question=question, unshown=left)
+        if question is not None and (refusal := refusal_of(question, answer, accepts_unshown=accepts_unshown)):
+            return DecidedQuestion(is_first=False, question=question, refusal=refusal)
         is_first = await self._decisions.decide(approval_id, answer)
         return DecidedQuestion(is_first=is_first, question=await self._decisions.find(approval_id))
 

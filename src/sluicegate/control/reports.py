@@ -89,5 +89,5 @@ class DecidedQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was the first answer, and in time: then it counts."""
     question: Approval | None
     """The question with the answer that counts; None if there is no such question."""
-    unshown: str = ""
-    """Why a yes was not accepted: a sentence that counts what of the call is not shown."""
+    refusal: str = ""
+    """Why it does not count, as a sentence: it reaches too far, or does not accept what is not shown of the call."""

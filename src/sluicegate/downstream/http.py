@@ -40,7 +40,7 @@ from sluicegate.errors import (
     ShuttingDown,
     error_object,
 )
-from sluicegate.exchange import Caller, Exchange, Handler, chain
+from sluicegate.exchange import NETWORK, Caller, Exchange, Handler, chain
 from sluicegate.protocol.headers import VERSION
 from sluicegate.protocol.message import (
     Notification,
@@ -70,8 +70,6 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("sluicegate")
 
 LOCAL_USER: Final = Caller()
-NETWORK: Final = Caller("network")
-"""All clients on other machines, as long as nothing authenticates them."""
 
 _OWN_PATHS: Final = ("/sse", "/messages", "/native", "/healthz", "/readyz")
 

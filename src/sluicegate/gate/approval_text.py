@@ -14,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from sluicegate.errors import ApprovalDeclined, ApprovalExpired, Refused
-from sluicegate.exchange import Exchange, Target, Verdict
+from sluicegate.exchange import NETWORK, Exchange, Target, Verdict
 from sluicegate.protocol.input_required import Question
 from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.methods import METHODS
@@ -44,6 +44,8 @@ ANSWERS: Final[dict[str, Scope | None]] = {
     "no": None,
 }
 """What a person can answer, and how far that reaches."""
+
+_NOT_GRANTED: Final = f"Calls of {NETWORK.id}, which is every other machine, can be allowed once only."
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -123,6 +125,18 @@ def shown_question(question: Approval, show: Show = visible) -> ShownQuestion:
     among = f", {left_out:,} whole arguments among them" if left_out else ""
     sentence = f"Not all of this call is shown: {space.unshown:,} characters are left out{among}."
     return ShownQuestion(facts, arguments, sentence if space.unshown else "")
+
+
+def answers_to(question: Approval) -> dict[str, Scope | None]:
+    """What a person can answer to a question: clients on other machines get no grants (T38)."""
+    return {said: scope for said, scope in ANSWERS.items() if question.caller != NETWORK.id or scope in ("once", None)}
+
+
+def refusal_of(question: Approval, answer: ApprovalAnswer, *, accepts_unshown: bool) -> str:
+    """Why an answer does not count, as a sentence; empty if it does."""
+    if answer.scope not in answers_to(question).values():
+        return _NOT_GRANTED
+    return "" if answer.scope is None or accepts_unshown else unshown(question)
 
 
 def unshown(question: Approval) -> str:

@@ -168,8 +168,8 @@ class _Requests:
         reason = form.get("reason", "")[:MAX_REASON] if scope is None else ""
         answer = ApprovalAnswer(scope=scope, by=self._by, way="page", reason=reason)
         decided = await self._operations.decide(question_id, answer, accepts_unshown=UNSHOWN in form)
-        if decided.unshown:
-            _respond(request, 400, notice(f"{decided.unshown} Load the page again and accept this with your answer."))
+        if decided.refusal:
+            _respond(request, 400, notice(f"{decided.refusal} Nothing was answered; load the page again."))
             return
         # Whether it was the first answer is seen on the page that follows.
         _respond(request, 303, b"", ("Location", f"{session.path}?{urlencode({'answered': question_id})}"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from sluicegate.gate.approval_text import ANSWERS, MAX_REASON, shown_question
+from sluicegate.gate.approval_text import MAX_REASON, answers_to, shown_question
 from sluicegate.store.base import Approval
 from sluicegate.text.visible_text import HIDDEN
 
@@ -114,7 +114,7 @@ def question_form(question: Approval, csrf: str, seconds: int) -> str:
     )
     buttons = "\n".join(
         f'<button name="answer" value="{escape(said)}">{escape(said.capitalize())}</button>'
-        for said, scope in ANSWERS.items()
+        for said, scope in answers_to(question).items()
         if scope is not None
     )
     return f"""<section id="{escape(question.id)}">
