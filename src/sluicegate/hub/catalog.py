@@ -28,7 +28,7 @@ from sluicegate.protocol.headers import Marks
 from sluicegate.protocol.message import Params, as_object
 from sluicegate.protocol.types import METHOD_KEY, STREAMING_KEY
 from sluicegate.text.globs import name_matches
-from sluicegate.text.tool_names import whole_names
+from sluicegate.text.tool_names import own_names, whole_names
 
 KINDS: Final[Mapping[str, str]] = {
     "tools": "name",
@@ -149,7 +149,7 @@ class Share(msgspec.Struct, frozen=True):
         if kind != "tools" or self.tools.lets_all:
             return entries
         names = {self.mount, self.key, self.prefix} - {""}
-        return tuple(entry for entry in entries if self.tools.let(*whole_names(names, entry.own)))
+        return tuple(entry for entry in entries if self.tools.let(*own_names(names, entry.own)))
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -317,7 +317,7 @@ def build_catalog(
                 if old is None or not _is_still(old, share, offered, known):
                     old = _entry(kind, share, offered, exposed)
                 found[kind][exposed] = old
-        if naming == "collide" and kind in _REVIEWED:
+        if naming == "collide" and kind in _NAMED:
             findings += _collisions(kind, found[kind])
     return Catalog(
         found["tools"],

@@ -18,6 +18,12 @@ def spellings(servers: Iterable[str], name: str) -> tuple[str, ...]:
     return (name,)
 
 
+def own_names(servers: Iterable[str], name: str) -> tuple[str, ...]:
+    """The names of a tool in the settings of its server; those of an activation begin with its namespace or not."""
+    forms = spellings(servers, name)
+    return forms if len(forms) == 1 else (*forms, name.replace(".", "__"))
+
+
 def whole_names(servers: Iterable[str], name: str) -> Iterator[str]:
     """All names of a tool or prompt, with its server and without."""
     servers = list(servers)
