@@ -86,7 +86,7 @@ class Server:
         self._speaker = members(name=name, version=version)
         self.inner: dict[str, str] = {}
         """The descriptions of namespaces of its tools, by name, as native clients know them."""
-        self._catalog = ActivationCatalog(page_size, KeptFiles())
+        self._catalog = ActivationCatalog(page_size, KeptFiles(server=name))
         self._lifespan = lifespan
         self._users = 0
         self._open = AsyncExitStack()

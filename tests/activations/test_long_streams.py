@@ -128,6 +128,7 @@ async def test_a_cancelled_call_leaves_no_file(folder: Path) -> None:
 async def test_only_its_caller_reads_it_also_behind_a_hub() -> None:
     hub = Hub()
     hub.mount("long", activated("long", Long()))
+    hub.mount("other", activated("other", Long()))
 
     async def request(method: str, params: dict[str, Any], caller: str) -> dict[str, Any]:
         reply = await hub(Exchange(method, params, Recorder(), caller=Caller(caller)))
@@ -143,6 +144,10 @@ async def test_only_its_caller_reads_it_also_behind_a_hub() -> None:
         assert "a line with an" in page["contents"][0]["text"] and page["contents"][0]["uri"] == uri
         with pytest.raises(UnknownTarget):
             await request("resources/read", {"uri": uri}, "bob")
+        start = uri.removesuffix("/1")
+        for other in (f"{start}/01", f"{start}/١", f"{start}/1/", uri.replace("long+", "other+"), start.upper() + "/1"):
+            with pytest.raises(UnknownTarget):
+                await request("resources/read", {"uri": other}, "ann")
 
 
 async def test_without_a_place_for_files_all_is_in_the_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -33,9 +33,9 @@ def test_json_has_the_whole_definition_and_whose_it_is(gateway: Folder) -> None:
 
 def test_resources_and_their_templates(gateway: Folder) -> None:
     lines = gateway.run("resources").stdout.splitlines()
-    assert "demo+demo://about\ttext/plain\tAbout this server." in lines
+    assert "demo://about\ttext/plain\tAbout this server." in lines
     assert any("{" in line.split("\t")[0] for line in lines)
-    assert json.loads(gateway.out("resources", "--server", "demo", "--json"))[0]["uri"] == "demo+demo://about"
+    assert json.loads(gateway.out("resources", "--server", "demo", "--json"))[0]["uri"] == "demo://about"
 
 
 def test_prompts_come_with_their_arguments(gateway: Folder) -> None:

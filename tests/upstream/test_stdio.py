@@ -406,7 +406,7 @@ async def test_a_server_that_was_broken_for_its_lines_may_write_some_when_it_is_
 
 
 async def test_a_server_that_writes_only_garbage_is_reported_as_such(world: World) -> None:
-    with pytest.raises(sluicegate.UpstreamClosed, match="more than 1000 unreadable lines") as problem:
+    with pytest.raises(sluicegate.UpstreamClosed, match="is not an MCP server: it prints text without end") as problem:
         async with world.connect_hastily("start=flood", stop_grace=0.1):
             pass
     assert problem.value.delivered == "no"
@@ -514,7 +514,11 @@ async def test_an_answer_of_ours_that_is_no_json_costs_the_question_only(world: 
             ["start=exit", "words=no such\nflag"],
             r"python\S* \S+ exited with status 3; its last output: no such \| flag",
         ),
-        (["start=garbage"], r"python\S* hostile.py exited with status 4; run its command in a shell to see why"),
+        (
+            ["start=garbage"],
+            r"python\S* hostile.py exited with status 4 before it answered: it printed text and is not an MCP server,"
+            r" or its arguments are wrong; run its command in a shell to see why",
+        ),
         (
             ["era=session", "quit=initialize"],
             r"python\S* \S+ exited with status 5; run its command in a shell to see why",

@@ -4,6 +4,7 @@ Lists are in the order of registration. A method that was announced once always 
 a client that has read a capability cannot be told that it is gone.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -178,9 +179,9 @@ class ActivationCatalog:
 
     def _read_kept(self, uri: str, caller: str) -> Params:
         """A page of a long result; raises UnknownTarget if it is gone or belongs to another caller."""
-        id, _, page = uri.removeprefix(f"{KEPT_SCHEME}//").partition("/")
-        is_page = page.isdecimal() and len(page) < 10 and self._keeper is not None
-        found = self._keeper.read(caller, id, int(page)) if is_page and self._keeper is not None else None
+        # Each page has one URI, by which rules and logs name it: 01 and other digits are not read.
+        page = _KEPT_PAGE.fullmatch(uri)
+        found = self._keeper.read(caller, page[1], int(page[2])) if page and self._keeper is not None else None
         if found is None:
             raise not_found(uri)
         return {"contents": [{"uri": uri, "mimeType": "text/plain", "text": found}]}
@@ -247,6 +248,9 @@ class ActivationCatalog:
         except UnknownTarget:
             return False
         return True
+
+
+_KEPT_PAGE: Final = re.compile(rf"{KEPT_SCHEME}//([0-9a-f]{{32}})/([1-9][0-9]{{0,8}})")
 
 
 class _Defined(Protocol):

@@ -37,7 +37,7 @@ def pins(context: click.Context, as_json: bool, folder: str | None) -> None:
     Examples:
       sluicegate pins                      all definitions and their state
       sluicegate pins diff                 what has changed
-      sluicegate pins approve github       show the changes of one server and accept them
+      sluicegate pins approve github       show one server's changes, accept them
       sluicegate pins lock                 write sluicegate.lock, to be committed
       sluicegate pins check                exit 1 if something differs from it
 

@@ -307,7 +307,7 @@ class CatalogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     start_wait: Annotated[float, Meta(ge=0, le=3600)] = 20.0
     """How long after the start lists wait for servers that never ran before; lists of others are remembered."""
     debounce: Annotated[float, Meta(ge=0, le=60)] = 0.25
-    """How long changes of a server's lists are collected before they are fetched; those of activations are not."""
+    """How long changes of a server's lists are collected before they are fetched; by default 0 for activations."""
     instructions: Annotated[int, Meta(ge=0, le=1 << 20)] = 4096
     """Characters of each server's instructions that clients see."""
     resource_tools: bool = False

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
-from sluicegate.config.model import Era, GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
+from sluicegate.config.model import CatalogConfig, Era, GatewayConfig, Http, Installed, PythonFile, ServerConfig, Stdio
 from sluicegate.errors import ConfigError
 from sluicegate.exchange import Upstream
 from sluicegate.gateway.server_logs import ServerLog
@@ -90,6 +90,12 @@ def _era_at_url(source: Http, era: Era) -> Literal["auto", "session", "modern"]:
     return era
 
 
+def _debounce(server: ServerConfig, catalog: CatalogConfig) -> float:
+    # The lists of a server in this process are at hand, so they are fetched at once unless the settings say otherwise.
+    is_usual = catalog.debounce == CatalogConfig().debounce
+    return 0.0 if is_usual and isinstance(server.source, PythonFile | Installed) else catalog.debounce
+
+
 def mount_settings(server: ServerConfig, config: GatewayConfig) -> MountSettings:
     """The settings of a server's mount in the hub."""
     own, limits = server.settings, config.limits
@@ -109,8 +115,7 @@ def mount_settings(server: ServerConfig, config: GatewayConfig) -> MountSettings
         opens_within=server.opens_within,
         offers=OfferLimits(limits.tools_per_server, limits.description, limits.schema, limits.lists_per_server),
         offer_timeout=own.start_timeout,
-        # The lists of a server in this process are at hand.
-        debounce=0.0 if isinstance(server.source, PythonFile | Installed) else config.catalog.debounce,
+        debounce=_debounce(server, config.catalog),
         resend=own.resend,
         roots=own.roots,
         instructions=own.instructions,

@@ -31,7 +31,9 @@ def default_folder() -> str:
 class KeptFiles:
     """A `Keeper` with a file for each text, which only this user can open and only its caller can read through us."""
 
-    def __init__(self, folder: str | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: str | None = None, clock: Callable[[], float] = time.time, *, server: str = "") -> None:
+        """`server` has the texts: no other one reads them, so rules about it hold for them."""
+        self._server = server
         self._folder = folder
         self._clock = clock
 
@@ -66,7 +68,8 @@ class KeptFiles:
         return None
 
     def _path(self, caller: str, id: str) -> str:
-        owner = hashlib.blake2b(caller.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        names = f"{self._server}\0{caller}".encode("utf-8", "surrogatepass")
+        owner = hashlib.blake2b(names, digest_size=8).hexdigest()
         return os.path.join(self.folder, f"{owner}-{id}")
 
     def _clean_up(self) -> None:
