@@ -146,7 +146,7 @@ class NativeTools:
     def _described(self, caller: Caller, method: str) -> _Tool | None:
         """The tool of a listed or native name: `files.read_file` is `files__read_file` or `mcp__files__read_file`."""
         listed = method.replace(".", "__", 1)
-        for name in (method, listed, f"mcp__{listed}"):
+        for name in (listed, method, f"mcp__{listed}"):  # The usual one first. Few servers list names with dots.
             definition = self._describe_tool(caller, name)
             if definition is not None:
                 return self._tool(name, definition)
