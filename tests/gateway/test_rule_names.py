@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import sluicegate
+from sluicegate import questions
 from sluicegate.config.merge import key_of
 from sluicegate.config.model import (
     CatalogConfig,
@@ -22,19 +23,18 @@ from sluicegate.config.model import (
 )
 from sluicegate.downstream.native.tools import NativeTools, ToolCall, Value
 from sluicegate.errors import SluicegateError
-from sluicegate.exchange import NOBODY, Caller, Exchange, Handler, Upstream
+from sluicegate.exchange import NOBODY, Caller, Exchange, Upstream
 from sluicegate.gate.rules import Action, Permission, PolicyConfig, Rule
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.governance import Stores
 from sluicegate.gateway.loading import FoundActivation, as_activation, load_server
 from sluicegate.hub.naming import Naming
-from sluicegate.protocol.input_required import Question, input_required
-from sluicegate.protocol.message import Reply, Result, opened
-from sluicegate.protocol.modern_era import ClientProfile
+from sluicegate.protocol.message import Result, opened
 from sluicegate.protocol.types import METHOD_KEY
 from sluicegate.store.memory import MemoryAudit
 from sluicegate.store.memory_decisions import MemoryDecisions
 from sluicegate.testing import MemoryUpstream
+from tests.downstream.raw_client import modern, raw_client, result_of
 
 REWRITTEN = ["my_server", "My Server", "my.server", "my__server", "7zip", "Größe", "x" * 40, "GitHub"]
 """Names that no tool can have in front, so that the server gets another key."""
@@ -418,24 +418,19 @@ async def test_an_activation_that_is_served_alone_lists_its_tools_without_dots(t
     assert isinstance(plan, ToolCall)
 
 
-async def asks_first(exchange: Exchange, proceed: Handler) -> Reply:
-    if exchange.method != "tools/call":
-        return await proceed(exchange)
-    if exchange.params.get("requestState") == "theirs":
-        return Result({"content": [{"type": "text", "text": "done"}]})
-    return input_required({"k": Question("elicitation/create", {"message": "Sure?", "requestedSchema": {}})}, "theirs")
+async def confirm(call: sluicegate.Call) -> str:
+    return (await call.ask_all({"k": questions.form_by_schema("Sure?", {"type": "object", "properties": {}})}))[
+        "k"
+    ].action
 
 
-@pytest.mark.parametrize("first", ["my-server__echo", "my_server.echo", "mcp__my_server__echo"])
-async def test_a_call_in_any_spelling_can_be_continued(first: str) -> None:
-    server = sluicegate.Server("asks", steps=[asks_first])
-    server.add_tool(echo)
-    profile = ClientProfile(capabilities={"elicitation": {"form": {}}})
-    async with governed(["my_server"], server=server) as stage:
-        params: dict[str, object] = {"name": first, "arguments": {}}
-        handler = stage.gateway.handler()
-        asked = await handler(Exchange("tools/call", params, NOBODY, profile=profile))
-        assert isinstance(asked, Result)
-        params |= {"requestState": opened(asked)["requestState"], "inputResponses": {"k": {"action": "accept"}}}
-        reply = await handler(Exchange("tools/call", params, NOBODY, profile=profile))
-        assert isinstance(reply, Result) and b'"done"' in msgspec.json.encode(opened(reply)["content"])
+@pytest.mark.parametrize("name", ["my-server__confirm", "my_server.confirm", "mcp__my_server__confirm"])
+async def test_a_call_in_any_spelling_can_be_continued(name: str) -> None:
+    server = sluicegate.Server("asks")
+    server.add_tool(confirm)
+    params = modern({"name": name, "arguments": {}}, capabilities={"elicitation": {}})
+    async with governed(["my_server"], server=server) as stage, raw_client(stage.gateway.handler()) as client:
+        asked = result_of(await client.request(1, "tools/call", params))
+        params |= {"requestState": asked["requestState"], "inputResponses": {"k": {"action": "decline"}}}
+        answer = result_of(await client.request(2, "tools/call", params))
+        assert "decline" in json.dumps(answer["content"])
