@@ -115,8 +115,7 @@ async def test_names_pages_and_limits_change_while_it_runs() -> None:
         gateway.apply(second)
         assert await who(client) == {"mcp__a__who": "a.py", "mcp__b__who": "b.py"}
         assert gateway.hub.mounts == before
-        # Servers in this process do not gather changes of their lists, whatever the configuration says.
-        assert [(mount.settings.debounce, mount.settings.offers.entries) for mount in before] == [(0.0, 7)] * 2
+        assert [(mount.settings.debounce, mount.settings.offers.entries) for mount in before] == [(2.0, 7)] * 2
         async with sluicegate.connect(MemoryUpstream(gateway.handler("one"))) as part:
             assert await who(part) == {"mcp__b__who": "b.py"}
 

@@ -424,13 +424,17 @@ async def confirm(call: sluicegate.Call) -> str:
     ].action
 
 
-@pytest.mark.parametrize("name", ["my-server__confirm", "my_server.confirm", "mcp__my_server__confirm"])
+@pytest.mark.parametrize("name", ["files__confirm", "files.confirm", "mcp__files__confirm"])
 async def test_a_call_in_any_spelling_can_be_continued(name: str) -> None:
     server = sluicegate.Server("asks")
     server.add_tool(confirm)
+    hub = sluicegate.Hub()
+    hub.mount("files", server)
     params = modern({"name": name, "arguments": {}}, capabilities={"elicitation": {}})
-    async with governed(["my_server"], server=server) as stage, raw_client(stage.gateway.handler()) as client:
+    async with asyncio.timeout(20), hub, raw_client(hub) as client:
+        await hub.settled()
         asked = result_of(await client.request(1, "tools/call", params))
-        params |= {"requestState": asked["requestState"], "inputResponses": {"k": {"action": "decline"}}}
+        answers = dict.fromkeys(msgspec.convert(asked["inputRequests"], dict[str, Any]), {"action": "decline"})
+        params |= {"requestState": asked["requestState"], "inputResponses": answers}
         answer = result_of(await client.request(2, "tools/call", params))
         assert "decline" in json.dumps(answer["content"])
