@@ -29,12 +29,12 @@ def state_of(folder: Folder) -> Generator[SqliteDecisions]:
         asyncio.run(state.aclose())
 
 
-def see(folder: Folder, *definitions: dict[str, object]) -> None:
+def see(folder: Folder, *definitions: dict[str, object], server: str = "files") -> None:
     with state_of(folder) as state:
         for definition in definitions:
             text = json.dumps(definition)
             asyncio.run(
-                state.see([Pin(server="files", kind="tool", name="read", hash=digest_of(definition), definition=text)])
+                state.see([Pin(server=server, kind="tool", name="read", hash=digest_of(definition), definition=text)])
             )
 
 
@@ -61,6 +61,26 @@ def test_a_change_is_listed_shown_and_approved(folder: Folder) -> None:
     assert folder.invoke("pins", "approve").returncode == 1
     (row,) = folder.invoke("audit", "list", "--kind", "admin").stdout.splitlines()
     assert row.split("\t")[1:6] == ["admin", getpass.getuser(), "files", "read", "approve_pin"]
+
+
+@pytest.mark.parametrize("name", ["my_files", "my-files", "f"], ids=["name", "key", "prefix"])
+def test_a_server_goes_by_all_its_names(folder: Folder, name: str) -> None:
+    folder.servers(my_files={"command": "no-such"}, other={"command": "no-such"})
+    folder.write("sluicegate.toml", '[servers.my-files]\nprefix = "f"\n')
+    see(folder, READ, CHANGED, server="my-files")
+    shown = folder.invoke("pins", "diff", name).stdout
+    assert "a <U+202E>copy" in shown and "nothing waits" in folder.invoke("pins", "diff", "other").stderr
+    done = folder.invoke("pins", "approve", name, "read", "--hash", shown.rpartition("--hash ")[2].strip())
+    assert done.returncode == 0 and "approved 1 definition" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["diff", "approve"])
+def test_an_unknown_server_is_an_error_with_the_nearest_name(folder: Folder, command: str) -> None:
+    see(folder, READ, CHANGED)  # Of a server that is not configured any more.
+    assert "copy" in folder.invoke("pins", command, "files").stdout
+    done = folder.invoke("pins", command, "fils")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "sluicegate: there is no server 'fils'. Did you mean 'files'?\n"
 
 
 def test_what_is_approved_is_what_was_shown(folder: Folder) -> None:

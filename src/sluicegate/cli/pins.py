@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from sluicegate.cli.command import Failure, Group, NotStarted, confirmed, places_of, with_folder
-from sluicegate.cli.gateway_client import GatewayClient
+from sluicegate.cli.gateway_client import GatewayClient, unknown
 from sluicegate.cli.operations import acting_person, ask
 from sluicegate.cli.output import counted, say, show_json, show_rows, show_text
 from sluicegate.config.paths import Places
@@ -67,7 +67,7 @@ def diff(places: Places, server: str | None) -> None:
 
     Each change ends with the command that approves exactly this definition.
     """
-    found = ask(places, lambda operations: operations.pins(server))
+    found = _pins_of(places, server)
     waiting = [pin for pin in found if pin.state == "pending"]
     for pin in waiting:
         show_text("\n".join(_difference(_approved(pin, found), pin)))
@@ -92,7 +92,7 @@ def approve(places: Places, server: str | None, name: str | None, hashes: tuple[
     The changes are shown, and exactly these are approved. A program that cannot be asked says which ones with --hash: a
     definition that has changed since you looked at it has another hash.
     """
-    found = ask(places, lambda operations: operations.pins(server))
+    found = _pins_of(places, server)
     waiting = [pin for pin in found if pin.state == "pending" and name in (None, pin.name)]
     if not waiting:
         raise Failure("nothing waits for approval; see `sluicegate pins`.")
@@ -117,6 +117,29 @@ def approve(places: Places, server: str | None, name: str | None, hashes: tuple[
     if len(done) < len(waiting):
         others = "the others have" if done else "nothing was approved: what waited has"
         raise Failure(f"{others} changed again; look once more with `sluicegate pins diff`.")
+
+
+def _pins_of(places: Places, name: str | None) -> list[Pin]:
+    """The definitions of all servers, or of the one with this name, prefix or key.
+
+    Raises:
+        Failure: there is no such server, neither now nor among those that were seen before.
+    """
+    found = list(ask(places, lambda operations: operations.pins()))
+    if name is None:
+        return found
+    from sluicegate.cli.configuration import loaded_from  # It takes long to load, and most uses name no server.
+
+    config = loaded_from(places).config
+    servers = [] if config is None else list(config.servers.values())
+    pinned = sorted({pin.server for pin in found} - {server.key for server in servers})
+    for own in ("name", "prefix", "key"):
+        for server in servers:
+            if getattr(server, own) == name:
+                return [pin for pin in found if pin.server == server.key]
+    if name not in pinned:
+        raise Failure(unknown("server", name, [*(server.name for server in servers), *pinned]))
+    return [pin for pin in found if pin.server == name]
 
 
 async def _approve(operations: GatewayClient | FolderOperations, waiting: Sequence[Pin]) -> list[Pin]:
