@@ -336,6 +336,17 @@ def test_a_rate_of_a_project_allows_neither_more_calls_at_once_nor_more_over_tim
     assert {problem.key for problem in problems} == expected
 
 
+def test_a_rule_of_another_folder_is_not_shown_as_one_of_the_project(folders: Folders, tmp_path: Path) -> None:
+    folders.environ["XDG_CONFIG_HOME"] = str(tmp_path / "xdg")
+    own = tmp_path / "xdg" / "sluicegate" / "sluicegate.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('[[permissions]]\ntool = "mcp__demo__a"\naction = "deny"\n')
+    folders.settings('[[permissions]]\ntool = "mcp__demo__b"\naction = "deny"\n')
+    rules = Rules(folders.config().policy)
+    places = [judge(rules, Caller("local"), Target("demo", "tool", name), {}).rule for name in "ab"]
+    assert places == [f"{own}:1", "sluicegate.toml:1"]
+
+
 def test_rules_of_a_project_cannot_be_looser_than_the_default_of_the_user(folders: Folders) -> None:
     folders.settings('[policy]\ndefault = "ask"\n[[permissions]]\ntool = "mcp__demo__a"\naction = "allow"\n', user=True)
     folders.settings(

@@ -265,11 +265,11 @@ def _rule_problem(file: str, rule: Rule, sentence: str, severity: Severity = "wa
 
 
 def _shown_path(file: str, places: Places) -> str:
-    """The path of a settings file for callers, who need not know where the folders of the gateway are."""
+    """The path of a settings file, as short as it can be without looking like a file of the project."""
     for folder, sign in ((places.root, ""), (places.home, "~/")):
         if file.startswith(os.path.join(folder, "")):
             return sign + os.path.relpath(file, folder)
-    return os.path.basename(file)
+    return file
 
 
 def _with_absolute_paths(table: Table, folder: str, home: str) -> Table:
