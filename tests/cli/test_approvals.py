@@ -15,12 +15,16 @@ import msgspec
 import pytest
 
 import sluicegate
+from sluicegate.cli.prompt import Terminal
+from sluicegate.client.handlers import ElicitAnswer, ElicitRequest
 from sluicegate.config.paths import state_file
 from sluicegate.errors import SluicegateError
 from sluicegate.exchange import Caller, Target
+from sluicegate.gate.approval_text import ANSWERS, ASKS
 from sluicegate.gate.policy import Rules, judge
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.runtime.task_scope import TaskScope, in_thread
+from sluicegate.runtime.terminal import Keyboard
 from sluicegate.store.base import Approval, ApprovalAnswer
 from sluicegate.store.sqlite_decisions import SqliteDecisions
 from tests.cli.folders import COUNTING, Folder, lines_until
@@ -262,8 +266,39 @@ def test_a_call_without_a_gateway_waits_until_another_command_approves_it(folder
             assert watch.stdout is not None
             question = json.loads(watch.stdout.readline())
             assert folder.invoke("approve", question["id"]).returncode == 0
-            out, _ = call.communicate(timeout=30)
+            out, said = call.communicate(timeout=30)
             assert (call.returncode, out) == (0, "counted to 2\n")
+    id = question["id"]
+    waits = rf"The call waits up to (\d+) s for `sluicegate approve {id}` or `sluicegate deny {id}`\."
+    found = re.search(waits, said)
+    assert found is not None and 200 < int(found[1]) <= 300, said
+
+
+@pytest.mark.parametrize(("typed", "content"), [(["once"], {}), (["no", "Too big."], {"reason": "Too big."})])
+def test_a_reason_is_asked_for_only_after_a_no(
+    monkeypatch: pytest.MonkeyPatch, typed: list[str], content: dict[str, str]
+) -> None:
+    lines = iter(typed)
+
+    async def line(keyboard: Keyboard, prompt: str) -> str:
+        return next(lines)
+
+    async def never(request: ElicitRequest) -> None:
+        await asyncio.Event().wait()
+
+    async def nowhere(request: ElicitRequest) -> str:
+        return ""
+
+    monkeypatch.setattr(Keyboard, "line", line)
+    for stream in ("stdin", "stderr"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
+    fields = {"answer": {"type": "string", "enum": list(ANSWERS)}, "reason": {"type": "string"}}
+    request = ElicitRequest(f"{ASKS}abcdef)", schema={"properties": fields, "required": ["answer"]})
+
+    async def asked() -> ElicitAnswer:
+        return await Terminal(lambda is_used: None, never, nowhere)(request)
+
+    assert asyncio.run(asked()) == ElicitAnswer("accept", {"answer": typed[0], **content})
 
 
 def test_the_question_on_a_terminal_ends_when_it_is_answered_elsewhere(folder: Folder) -> None:

@@ -61,7 +61,8 @@ def test_a_command_line_without_words_shows_the_help() -> None:
 
 
 def test_a_command_that_is_nearly_there_is_named() -> None:
-    assert "Did you mean 'serve'?" in ended(sys.executable, "-m", "sluicegate", "serv").stderr
+    said = ended(sys.executable, "-m", "sluicegate", "serv").stderr
+    assert "Did you mean 'serve'? `sluicegate --help` shows" in said
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -4,6 +4,7 @@ import asyncio
 import re
 import shlex
 import sys
+import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -131,7 +132,7 @@ def call(
 
 async def _work(places: Places, name: str, words: Sequence[str], text: str | None, as_json: bool, read: Read) -> int:
     bar = Bar()
-    terminal = Terminal(bar.pause, partial(_answered_elsewhere, places))
+    terminal = Terminal(bar.pause, partial(_answered_elsewhere, places), partial(_way_to_answer, places))
     async with any_gateway(places, choose=servers_for(name), elicit=terminal, on_log=bar.log) as gateway:
         tool = await _find(gateway, name, words, text)
         arguments = _arguments(tool, words, text, read)
@@ -153,13 +154,33 @@ async def _answered_elsewhere(places: Places, request: ElicitRequest) -> None:
 
     A client of 2026-07-28 is not notified: its call is open again only when it sends an answer itself.
     """
-    # Imported late: few calls ask.
-    from sluicegate.cli.operations import wait_decided
-    from sluicegate.gate.approval_text import ASKS
+    from sluicegate.cli.operations import wait_decided  # Imported late: few calls ask.
 
-    if not request.message.startswith(ASKS):
+    if not (question := _approval_id(request)):
         await asyncio.Event().wait()  # Never set.
-    await wait_decided(places, request.message.removeprefix(ASKS).partition(")")[0])
+    await wait_decided(places, question)
+
+
+async def _way_to_answer(places: Places, request: ElicitRequest) -> str:
+    """How the question whether a call may run is answered without its terminal, and in which time; else empty."""
+    from sluicegate.cli.operations import operations_of  # Imported late: few calls ask.
+
+    if not (question := _approval_id(request)):
+        return ""
+    left = ""
+    with suppress(Failure):  # The command works all the same.
+        async with operations_of(places) as operations:
+            for each in await operations.approvals():
+                if each.id == question:
+                    left = f" up to {max(0, each.deadline - time.time_ns()) / 10**9:.0f} s"
+    return f"The call waits{left} for `sluicegate approve {question}` or `sluicegate deny {question}`."
+
+
+def _approval_id(request: ElicitRequest) -> str:
+    """The id of the gateway's own question whether a call may run; empty for questions of servers."""
+    from sluicegate.gate.approval_text import ASKS  # Imported late: few calls ask.
+
+    return request.message.removeprefix(ASKS).partition(")")[0] if request.message.startswith(ASKS) else ""
 
 
 async def _find(gateway: GatewayClient, name: str, words: Sequence[str], text: str | None) -> Tool:

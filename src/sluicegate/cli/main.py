@@ -136,7 +136,8 @@ def _report_usage(problem: click.UsageError) -> None:
     # Our own sentences say what is right, unlike those of click.
     is_ours = type(problem) is click.UsageError and not sentence.startswith(("Got ", "No such "))
     if not is_ours and problem.ctx is not None:
-        sentence = f"{sentence.rstrip('.')}. `{problem.ctx.command_path} --help` shows what is right."
+        ended = sentence if sentence.endswith("?") else f"{sentence.rstrip('.')}."
+        sentence = f"{ended} `{problem.ctx.command_path} --help` shows what is right."
     say_error(f"{sentence[:1].lower()}{sentence[1:]}")
 
 

@@ -25,14 +25,17 @@ _SHARED: Final = ("$schema", "$defs", "definitions")
 
 Answered = Callable[[ElicitRequest], Awaitable[None]]
 """Returns when a question has been answered elsewhere; never, if that cannot be."""
+Elsewhere = Callable[[ElicitRequest], Awaitable[str]]
+"""A sentence about how a question can be answered elsewhere; empty if that cannot be."""
 
 
 class Terminal:
     """Answers questions of servers. `pause` is called with True before a person uses the terminal, and False after."""
 
-    def __init__(self, pause: Callable[[bool], None], answered: Answered) -> None:
+    def __init__(self, pause: Callable[[bool], None], answered: Answered, elsewhere: Elsewhere) -> None:
         self._pause = pause
         self._answered = answered
+        self._elsewhere = elsewhere
         self._keyboard = Keyboard()
         self._turn = asyncio.Lock()
         self.unanswered = ""
@@ -51,7 +54,8 @@ class Terminal:
                         finally:
                             tasks.cancel_all()
                 # Not declined: the user has not answered. The approval of a call, for one, can be given elsewhere.
-                say(f"{_asks(request)} (Not answered: there is no terminal to ask on.)")
+                way = await self._elsewhere(request)
+                say(f"{_asks(request)} (Not answered: there is no terminal to ask on.{way and f' {way}'})")
                 return ElicitAnswer("cancel")
             except EOFError:
                 return _DECLINED
@@ -83,6 +87,8 @@ class Terminal:
             return ElicitAnswer("accept", {}) if await self._keyboard.confirm("  Agree?") else _DECLINED
         content: dict[str, object] = {}
         for name, field in fields.items():
+            if name == "reason" and _is_approval(request) and content.get("answer") != "no":
+                continue  # It is the reason for a no.
             answer = await self._fill_in(PromptField(field))
             if answer is not None:
                 content[name] = answer
@@ -203,10 +209,15 @@ class PromptField:
 
 def _asks(request: ElicitRequest) -> str:
     """The question, with its origin in front. Those of the gateway itself say so already."""
+    message = clean(request.message)
+    return message if _is_approval(request) else f"The server asks: {message}"
+
+
+def _is_approval(request: ElicitRequest) -> bool:
+    """Whether it is the gateway's own question whether a call may run."""
     from sluicegate.gate.approval_text import ASKS  # Imported late: few calls ask.
 
-    message = clean(request.message)
-    return message if message.startswith(ASKS) else f"The server asks: {message}"
+    return request.message.startswith(ASKS)
 
 
 def _shown(choice: Choice) -> str:
