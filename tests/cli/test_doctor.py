@@ -244,10 +244,11 @@ def test_only_a_server_that_we_start_has_a_log_to_look_into() -> None:
 
 
 def test_slow_starts_restarts_and_losses_are_found_and_old_revisions_are_not_mentioned() -> None:
-    server = ready("a", version="2025-11-25", restarts=2, lost={"log messages that belong to no call": 3})
+    server = ready("a", version="2025-11-25", restarts=3, hangs=1, lost={"log messages that belong to no call": 3})
     said = [each.sentence for each in check_servers([server], {"a": 12.0})]
     assert said == [
         "took 12 s to start.",
+        "was restarted once because it answered neither calls nor pings.",
         "ended 2 times by itself.",
         "some of it was not preserved between revisions of MCP.",
     ]

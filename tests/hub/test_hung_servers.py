@@ -72,7 +72,8 @@ class States:
         """Note the state; whether the server was restarted and is ready."""
         condition = self._mount.condition()
         self.seen.append((condition.state, condition.sentence))
-        return self._mount.calls.figures.restarts == 1 and self._mount.is_ready
+        figures = self._mount.calls.figures
+        return (figures.restarts, figures.hangs) == (1, 1) and self._mount.is_ready
 
 
 def assert_hung(states: States) -> None:

@@ -314,11 +314,15 @@ def check_servers(
                 f"took {long:.0f} s to start.",
                 "Install its package once, with a fixed version, instead of fetching it at every start.",
             )
-        if server.restarts:
+        if server.hangs:
+            sentence = f"was restarted {times(server.hangs)} because it answered neither calls nor pings."
+            remedy = "If one of its tools blocks it for long, raise `hang_after` for it."
+            yield Finding("warning", server.name, sentence, remedy)
+        if ended := server.restarts - server.hangs:
             yield Finding(
                 "warning",
                 server.name,
-                f"{'ended' if server.kind == 'stdio' else 'was lost'} {times(server.restarts)} by itself.",
+                f"{'ended' if server.kind == 'stdio' else 'was lost'} {times(ended)} by itself.",
                 _where_to_look(server, commands, folder),
             )
         if server.lost:

@@ -129,7 +129,9 @@ async def _list(
         show_json([{**offer.definition, "server": offer.server, "own": offer.own} for offer in offers])
     elif offers:
         show_rows(head, [row(offer) for offer in offers], has_titles=False)
-    away = [each.name for each in report.servers if each.state not in ("ready", "disabled", "stopped")]
+    # One that is connected and did not return another list is there.
+    others = [each for each in report.servers if not each.unfetched or not set(kinds).isdisjoint(each.unfetched)]
+    away = [each.name for each in others if each.state not in ("ready", "disabled", "stopped")]
     away = [each for each in away if name in ("", each)]
     unknown = [each for each in gateway.unknown if name in ("", each)]
     if unknown:

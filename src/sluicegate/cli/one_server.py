@@ -98,7 +98,7 @@ def restart(server: str, no_wait: bool, folder: str | None) -> None:
     Examples:
       sluicegate restart files
 
-    Exit status: 0 it is ready, 1 it is not, or no gateway runs, or it has no such server
+    Exit status: 0 it runs, 1 it does not, or no gateway runs, or it has no such server
     """
     run(_restart(places_of(None, folder), server, no_wait))
 
@@ -117,6 +117,9 @@ async def _restart(places: Places, name: str, no_wait: bool) -> int:
                     server = await _started(gateway, server.name, restarts)
         except TimeoutError:
             raise Failure(f"{server.name} has not started yet; `sluicegate status --watch` shows its state.") from None
+    if server.unfetched:
+        say(f"{server.name} runs, with {counted(server.tools, 'tool')}. {server.sentence}")
+        return 0
     if server.state != "ready":
         raise Failure(server.sentence)
     say(f"{server.name} is ready, with {counted(server.tools, 'tool')}.")
@@ -132,6 +135,6 @@ async def _started(gateway: GatewayClient, name: str, restarts: int) -> ServerSt
         # The state stays the same until the old process has ended, so wait for one that began after our request. A
         # failed start counts as one more restart.
         is_new = server.seconds <= time() - began + _ROUNDING
-        if is_new and (server.state in ("ready", "failed") or server.restarts > restarts):
+        if is_new and (server.state in ("ready", "failed") or server.unfetched or server.restarts > restarts):
             return server
         await asyncio.sleep(_RESTART_POLL)

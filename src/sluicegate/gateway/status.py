@@ -5,7 +5,7 @@ It imports nothing that runs a gateway, so that a command which only asks a runn
 
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -62,6 +62,10 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     in_flight: int = 0
     waiting: int = 0
     restarts: int = 0
+    hangs: int = 0
+    """How many of the restarts were because it answered neither calls nor pings."""
+    unfetched: Sequence[str] = ()
+    """The lists that it did not return, where it is connected and everything else of it works."""
     seconds: float = 0.0
     """How long it has been in this state."""
     details: str = ""
@@ -109,6 +113,8 @@ def status_of(
         in_flight=calls.limit.in_use,
         waiting=calls.limit.waiting,
         restarts=figures.restarts,
+        hangs=figures.hangs,
+        unfetched=condition.unfetched,
         seconds=round(time.monotonic() - condition.since, 1),
         details=problem.details.strip() if problem is not None else "",
         lost=dict(calls.losses),

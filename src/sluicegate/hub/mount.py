@@ -253,6 +253,7 @@ class Mount:
             problem = await self._live()
             if self._hung is not None:
                 problem, self._hung = self._hung, None
+                self.calls.figures.hangs += 1
                 self._again.clear()
             elif self._again.is_set():
                 continue  # Requested by a user: no pause, and nothing went wrong.

@@ -74,5 +74,7 @@ class Figures(msgspec.Struct):
     calls: int = 0
     errors: int = 0
     restarts: int = 0
+    hangs: int = 0
+    """How many of the restarts were because it answered neither calls nor pings."""
     recent: deque[float] = msgspec.field(default_factory=lambda: deque(maxlen=RECENT_CALLS))
     """Seconds that the last answered calls took."""

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from sluicegate.errors import UpstreamError, UpstreamTimeout
+from sluicegate.protocol.message import as_array
 
 MIN_PAUSE: Final = 0.5
 MAX_PAUSE: Final = 30.0
@@ -187,6 +188,8 @@ class MountCondition(msgspec.Struct, frozen=True):
     """When this began, by the monotonic clock."""
     problem: UpstreamError | None = None
     """What went wrong."""
+    unfetched: tuple[str, ...] = ()
+    """The lists that a server did not return of which everything else works."""
 
 
 def out_of_reach(name: str, circuit: CircuitBreaker, explain: Explain, now: float) -> MountCondition | None:
@@ -285,8 +288,9 @@ def without_lists(name: str, problem: UpstreamError, explain: Explain, since: fl
     """The state of a server that is reachable but whose lists cannot be fetched."""
     again = f"Its lists stay as they were and are fetched again within {MAX_RETRY:g} s."
     # The rest runs if only some lists are missing: nothing to explain, whatever its words remind of.
-    cause = problem.message if "lists" in problem.data else told_of(name, explain(problem))
-    return MountCondition(MountState.DEGRADED, f"{cause} {again}", since, problem)
+    lists = tuple(map(str, as_array(problem.data.get("lists")) or ()))
+    cause = problem.message if lists else told_of(name, explain(problem))
+    return MountCondition(MountState.DEGRADED, f"{cause} {again}", since, problem, lists)
 
 
 def told_of(name: str, cause: str) -> str:
