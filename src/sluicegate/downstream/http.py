@@ -199,6 +199,7 @@ class HttpEndpoint:
         if seen.refusal is not None:
             refuse(request, seen.refusal)
             return
+        arrived = request
         if seen.page is not None and request.path != "/native":  # Browsers let pages read any WebSocket.
             from sluicegate.downstream.cors import for_page  # Imported late: few need it.
 
@@ -210,7 +211,7 @@ class HttpEndpoint:
         if place in self._probes:
             self._probes[place](request)
             return
-        identity = self._identify(request)
+        identity = self._identify(arrived)  # Of an app, it has the scope, too.
         if isinstance(identity, Caller):
             self._route(request, seen, identity)
         elif isinstance(identity, Refusal):

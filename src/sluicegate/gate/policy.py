@@ -160,6 +160,8 @@ class Careful(msgspec.Struct, frozen=True):
 
     tools: str = ""
     """The end of their names; empty for all tools."""
+    argument: str = ""
+    """The argument that a rule needs a condition on to allow them; empty if it only has to name the server."""
     needs_client: bool = False
     """Whether a call is refused if its own client cannot be asked."""
 
@@ -245,10 +247,14 @@ class Rules:
         return Applicable(tuple(conditional), self.default_for(target))
 
     def is_too_general(self, rule: CompiledRule, target: Target) -> bool:
-        """Whether a rule does not apply because it does not name a free server, or does not name one that it allows."""
+        """Whether a rule does not apply because it does not name a free server, or not what it allows (`Careful`)."""
         if target.server in self.free:
             return not any(each.names_something for each in rule.subjects_of(target.server))
-        return self._is_careful(target) and rule.allows and rule.subject.server.literal is None
+        if not rule.allows or not self._is_careful(target):
+            return False
+        argument = self.careful[target.server].argument
+        is_narrow = not argument or any(condition.path == (argument,) for condition in rule.conditions)
+        return rule.subject.server.literal is None or not is_narrow
 
     def default_for(self, target: Target) -> Verdict:
         """What holds if no rule matches."""
@@ -267,6 +273,11 @@ class Rules:
         if target.kind == "resource":
             return forms_of_uri(target.name)
         return spellings(self.names.get(target.server, (target.server,)), target.name)
+
+    def name(self, target: Target) -> bool:
+        """Whether one of the rules names the target, whatever its arguments and its caller."""
+        forms = self.forms_of(target)
+        return any(rule.names(target, forms) for rule in self._of_server(target.server))
 
     def _of_server(self, server: str) -> tuple[CompiledRule, ...]:
         found = self._by_server.get(server)
