@@ -109,7 +109,7 @@ async def test_clients_on_a_pipe_come_in_their_era_and_leave_with_it() -> None:
 
 async def test_a_gateway_that_stops_records_that_its_clients_leave() -> None:
     async with recorded() as (gateway, audit):
-        gateway.clients.come_stateless(("ada", "2026-07-28", "agent", "3"))
+        gateway.clients.connected_stateless(("ada", "2026-07-28", "agent", "3"))
     assert [row[0] for row in sessions(audit)] == ["connected", "left"]
 
 
@@ -118,9 +118,37 @@ def test_clients_without_a_connection_are_bounded(monkeypatch: pytest.MonkeyPatc
     noted: list[Row] = []
     known = Clients(noted.append)
     for number in range(100):
-        known.come_stateless(("ada", "2026-07-28", f"agent{number}", "x" * 1000))
+        known.connected_stateless(("ada", "2026-07-28", f"agent{number}", "3"))
     assert len(known.stateless) == len(known.list()) == 10 and known.list()[-1].name == "agent99"
-    assert {len(str(row.body["version"])) for row in noted} == {200} and len(noted) == 190
+    assert len(noted) == 190
+
+
+@pytest.mark.parametrize("member", ["name", "version"])
+async def test_a_long_name_or_version_is_cut_before_it_is_remembered(member: str) -> None:
+    named = ("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "tools/call"), ("Mcp-Name", "demo__echo")
+    async with recorded() as (gateway, audit), over_http(gateway) as client:
+        for end in "ab":
+            info: Json = {"name": "agent", "version": "3", member: "x" * 100_000 + end}
+            params = modern(CALL, **{"io.modelcontextprotocol/clientInfo": info})
+            assert (await post(client, {"id": 1, "method": "tools/call", "params": params}, ADA, *named))[0] == 200
+        ((_, _, name, version),) = gateway.clients.stateless
+    assert {"name": name, "version": version}[member] == "x" * 200
+    assert [verdict for verdict, _, _ in rows(audit, "session")] == ["connected", "left"]
+
+
+def test_a_flood_of_new_clients_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "sluicegate.clients")
+    minutes = 1
+    monkeypatch.setattr(clients.time, "monotonic", lambda: minutes * 60.0)
+    known = Clients(lambda row: None)
+    for number in range(500):
+        known.connected_stateless(("ada", "2026-07-28", f"agent{number}", "3"))
+    assert len(caplog.records) == clients.LOG_LINES + 1 and "More clients" in caplog.messages[-1]
+    minutes += 1
+    known.connected_stateless(("ada", "2026-07-28", "late", "3"))
+    assert "late 3" in caplog.messages[-1]
 
 
 async def test_refused_credentials_are_no_other_refusal() -> None:
@@ -161,6 +189,8 @@ async def test_changes_by_people_are_on_record_with_their_names() -> None:
     async with recorded() as (gateway, audit):
         operations = Operations(gateway, reload)
         operations.restart("demo", by="ada")
+        operations.clear_counts(by="cyd")
         await operations.reload(by="bob")
         assert not await operations.revoke_grant("none", by="eve"), "nothing has changed"
-    assert [(verdict, caller) for verdict, caller, _ in rows(audit, "admin")] == [("restart", "ada"), ("reload", "bob")]
+    changes = [(verdict, caller) for verdict, caller, _ in rows(audit, "admin")]
+    assert changes == [("restart", "ada"), ("clear_counts", "cyd"), ("reload", "bob")]

@@ -80,7 +80,7 @@ def serving(example: str) -> list[str]:
 
 async def test_the_counter_streams_its_own_events_and_remembers() -> None:
     async with asyncio.timeout(20), sluicegate.connect(serving("counter.py"), cwd=ROOT) as client:
-        assert {tool.name for tool in await client.tools()} == {"counter.count", "counter.get"}
+        assert {tool.name for tool in await client.tools()} == {"counter__count", "counter__get"}
         events = [event async for event in client.stream("counter.count", steps=2)]
         assert [getattr(event, "message", None) for event in events[:2]] == [
             *('{"type":"counted","number":1}', '{"type":"counted","number":2}'),
@@ -104,7 +104,9 @@ async def test_the_log_follower_sends_lines_that_are_written_later(tmp_path: Pat
 
 async def test_the_nested_example_offers_each_planet() -> None:
     async with asyncio.timeout(20), sluicegate.connect(serving("nested.py"), cwd=ROOT) as client:
-        assert {tool.name for tool in await client.tools()} == {"solar.planets", "solar.earth.info", "solar.mars.info"}
+        assert {tool.name for tool in await client.tools()} == {
+            *("solar__planets", "solar__earth__info", "solar__mars__info"),
+        }
         assert (await client.call("solar.mars.info")).text == "mars is 228 million km from the sun."
 
 

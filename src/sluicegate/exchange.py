@@ -54,7 +54,8 @@ class Target(msgspec.Struct, frozen=True):
     """A digest of the server's command or URL: an answer about one server does not cover another of its name."""
 
     def __str__(self) -> str:
-        return f"mcp__{self.server}__{self.name}"
+        """As a rule writes it."""
+        return f"mcp__{self.server}__{self.name.removeprefix(f'{self.server}.')}"
 
 
 Action = Literal["allow", "deny", "ask"]

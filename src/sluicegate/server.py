@@ -300,8 +300,8 @@ NAMESPACE: Final = "__sluicegate_namespace__"
 _VERSION: Final = "__sluicegate_version__"
 
 
-def activated(namespace: str, thing: object) -> Server:
-    """A server with the methods of an object as its tools.
+def activated(namespace: str, thing: object, steps: Sequence[Step] = ()) -> Server:
+    """A server with the methods of an object as its tools; `steps` are those of the server.
 
     An object that is an async context manager is open while the server runs. `extend(server)` may add resources and
     prompts.
@@ -317,6 +317,7 @@ def activated(namespace: str, thing: object) -> Server:
         description=description_of(thing),
         page_size=getattr(thing, "page_size", 1000),
         lifespan=None if lifespan is None else lambda _: lifespan,
+        steps=steps,
     )
     try:
         for name, method in methods_of(namespace, thing, server.inner):

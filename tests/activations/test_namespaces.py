@@ -103,7 +103,7 @@ async def test_a_hub_offers_them_under_their_own_names() -> None:
     hub = Hub()
     hub.mount("solar", cast(Any, Solar()))
     async with connect(hub) as client:
-        assert "solar.watch" in {tool.name for tool in await client.tools()}
+        assert "solar__watch" in {tool.name for tool in await client.tools()}
         assert (await client.call("solar.mass")).structured_content == {"result": 1.5}
 
 

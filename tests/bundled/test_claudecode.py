@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 import sluicegate
 from sluicegate.config.load import load
 from sluicegate.config.paths import Places
+from sluicegate.control.folder_operations import FolderOperations
 from sluicegate.exchange import NOBODY, Exchange
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.governance import Stores
@@ -148,12 +150,13 @@ async def test_a_session_belongs_to_its_caller(tmp_path: Path) -> None:
 
 ALLOW = '[[permissions]]\ntool = "claudecode.permission"\nargs = { tool_name = "Bash" }\naction = "allow"\n'
 OTHERS = '[[permissions]]\ntool = "*"\naction = "allow"\n'
+CHAT = '[[permissions]]\ntool = "mcp__claudecode"\naction = "allow"\n'
 DENY = '[[permissions]]\ntool = "claudecode.permission"\naction = "deny"\nwhy = "Not here."\n'
 
 
-async def permission_given(client: sluicegate.Client) -> dict[str, Any]:
-    await client.call("claudecode.create", name="work")
-    events = [event async for event in client.stream("claudecode.chat", name="work", text="tool")]
+async def permission_given(client: sluicegate.Client, name: str = "work") -> dict[str, Any]:
+    await client.call("claudecode.create", name=name)
+    events = [event async for event in client.stream("claudecode.chat", name=name, text="tool")]
     *_, said = [event.value for event in events if isinstance(event, sluicegate.DataEvent)]
     refused, answered = json.loads(str(said))
     assert (refused["subtype"], refused["request_id"]) == ("error", "request-1")
@@ -174,12 +177,13 @@ async def test_a_rule_denies_what_the_agent_asks_for(tmp_path: Path) -> None:
         assert ("outcome", "ok") not in stage.rows("permission")
 
 
-@pytest.mark.parametrize("rules", ["", OTHERS])
-async def test_the_client_is_asked_where_no_rule_names_the_agent(tmp_path: Path, rules: str) -> None:
+@pytest.mark.parametrize("rules", ["", OTHERS, CHAT])
+async def test_the_client_is_asked_where_no_rule_names_the_tool_of_the_agent(tmp_path: Path, rules: str) -> None:
     asked: list[str] = []
 
     async def answer(request: sluicegate.ElicitRequest) -> sluicegate.ElicitAnswer:
         asked.append(request.message)
+        assert '["once","no"]' in json.dumps(request.schema, separators=(",", ":"))
         return sluicegate.ElicitAnswer("accept", {"answer": "once"})
 
     async with client_of(tmp_path, rules, elicit=answer) as (client, stage):
@@ -199,6 +203,25 @@ async def test_a_person_answers_elsewhere_where_the_client_cannot_be_asked(tmp_p
         answer, _ = await asyncio.gather(permission_given(client), refuse())
         assert answer["behavior"] == "deny" and "Not on Fridays." in answer["message"]
         assert stage.rows("permission")[:2] == [("decision", "ask"), ("approval", "declined")]
+
+
+async def test_a_yes_to_an_agent_is_for_one_use_of_a_tool(tmp_path: Path) -> None:
+    async with client_of(tmp_path) as (client, stage):
+
+        async def allow() -> None:
+            question = await stage.question()
+            always = ApprovalAnswer(scope="always", by="ada", way="command")
+            operations = FolderOperations(stage.decisions)
+            refused = await operations.decide(question.id, always)
+            assert not refused.is_first and "once only" in refused.refusal
+            await stage.decisions.add_grant(question, always)  # Of an earlier version, for example.
+            assert (await operations.decide(question.id, msgspec.structs.replace(always, scope="once"))).is_first
+
+        for number in (1, 2):
+            answer, _ = await asyncio.gather(permission_given(client, f"work-{number}"), allow())
+            assert answer["behavior"] == "allow"
+        rows = [("decision", "ask"), ("approval", "approved"), ("outcome", "ok")]
+        assert stage.rows("permission") == rows * 2
 
 
 async def test_a_question_ends_with_the_agent_that_asked(tmp_path: Path) -> None:

@@ -279,7 +279,7 @@ async def test_a_hub_sees_the_prompt_of_the_first_conversation(tmp_path: Path) -
             await client.call("cone.create", name="c", model="big")
             while not [each.name for each in await client.prompts()]:
                 await anext(aiter(changes))
-            assert [each.name for each in await client.prompts()] == ["cone.c"]
+            assert [each.name for each in await client.prompts()] == ["cone__c"]
 
 
 async def test_a_conversation_is_deleted_whatever_became_of_its_tree(service: Service, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ async def test_it_counts_servers_by_state_and_knows_its_age(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("settings", "listed"), [("", []), ('[activations.health]\nbundled = "health"\n', ["health.check"])]
+    ("settings", "listed"), [("", []), ('[activations.health]\nbundled = "health"\n', ["health__check"])]
 )
 async def test_every_gateway_answers_it_and_lists_it_if_it_is_named(
     tmp_path: Path, settings: str, listed: list[str]

@@ -87,7 +87,7 @@ def test_explain_says_that_a_general_rule_does_not_allow_bash(folder: Folder) ->
     folder.write("sluicegate.toml", f'[activations.bash]\nbundled = "bash"\n{rules}')
     done = folder.invoke("policy", "explain", "bash.execute", "command=ls")
     assert [line.split("\t")[1:] for line in done.stdout.splitlines()] == [
-        ["allow", "*", "it does not name the server"],
+        ["allow", "*", "it is too general"],
         ["allow", "bash.other", "bash.other does not match"],
         ["ask", "", "decides"],
     ]

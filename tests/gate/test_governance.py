@@ -9,6 +9,7 @@ import pytest
 import sluicegate
 from sluicegate.errors import InvalidParams, RateLimited, Refused, UnknownTarget, UpstreamProtocolError
 from sluicegate.exchange import NOBODY, Caller, Exchange, Host, Target
+from sluicegate.gate.admission import Admission
 from sluicegate.gate.approval_text import bind
 from sluicegate.gate.approvals import ApprovalSettings
 from sluicegate.gate.governance import Governance
@@ -276,3 +277,30 @@ async def test_a_call_of_a_hidden_tool_is_on_record_as_denied() -> None:
         here.governance.note_refusal(Exchange("tools/call", {"name": "files__delete_file"}, NOBODY), unknown.value)
         row = here.audit.rows[-1]
         assert (row.kind, row.server, row.name, row.verdict) == ("reject", "files", "delete_file", "deny")
+
+
+@pytest.mark.parametrize("url", ["httpſ://evil.example/a", "httpſ://evil.example"])
+async def test_T15_a_scheme_with_a_letter_like_an_s_is_judged_like_the_scheme(url: str) -> None:
+    async with stage(
+        {"tool": "mcp__files__read", "args": {"url": "https://evil.example/**"}, "action": "deny"}
+    ) as here:
+        params: Params = {"name": "files__read", "arguments": {"url": url}}
+        reply = await here.hub(Exchange("tools/call", params, NOBODY))
+        assert isinstance(reply, Result) and opened(reply)["isError"] is True and here.received == []
+        rows = [(row.kind, row.verdict) for row in here.audit.rows if row.kind != "tool_def"]
+        assert rows == [("decision", "deny"), ("outcome", "refused")]
+
+
+async def test_a_fault_in_the_rules_refuses_the_call_with_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage() as here:
+
+        def broken(*given: object) -> None:
+            raise KeyError("httpx")
+
+        monkeypatch.setattr("sluicegate.gate.policy.judge", broken)
+        admission = Admission(on_refused=here.governance.note_refusal)
+        with pytest.raises(Refused, match="nothing was run"):
+            await admission(Exchange("tools/call", {"name": "files__read"}, NOBODY), here.hub)
+        assert here.received == []
+        rows = [(row.kind, row.verdict, row.name) for row in here.audit.rows if row.kind != "tool_def"]
+        assert rows == [("reject", "policy_denied", "read")]

@@ -4,6 +4,7 @@ import random
 import time
 import unicodedata
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -555,3 +556,22 @@ def test_only_a_rule_that_names_a_careful_server_allows_its_tools() -> None:
     assert judge(Rules(PolicyConfig((), "deny"), careful={"sh": Careful()}), BOB, target, {}).action == "deny"
     assert judge(Rules(everything, careful={"sh": Careful("other")}), BOB, target, {}).action == "allow"
     assert Rules(everything, careful={"sh": Careful()}).version != Rules(everything).version
+
+
+@pytest.mark.parametrize("tool", ["*", "mcp__agent", "agent.*", "agent.permission", "mcp__agent__permission"])
+def test_a_rule_allows_a_careful_tool_only_with_a_condition_on_its_argument(tool: str) -> None:
+    careful = {"agent": Careful("permission", "tool_name")}
+    target, asked = Target("agent", "tool", "agent.permission"), {"tool_name": "Bash", "other": "x"}
+
+    def action(**more: Any) -> str:
+        written = Permission(tool=tool, **more)
+        return judge(Rules(PolicyConfig((Rule(written),), "allow"), careful), BOB, target, asked).action
+
+    assert action(action="allow") == "ask"
+    assert action(action="allow", args={"other": "*"}) == "ask"
+    assert action(action="allow", args={"tool_name": "Bash"}) == ("ask" if tool == "*" else "allow")
+    assert action(action="allow", args={"tool_name": "Read"}) == "ask"
+    assert action(action="deny") == "deny"
+    chat = Target("agent", "tool", "agent.chat")
+    whole = PolicyConfig((Rule(Permission(tool="mcp__agent", action="allow")),), "deny")
+    assert judge(Rules(whole, careful), BOB, chat, {}).action == "allow"

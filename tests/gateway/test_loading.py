@@ -95,7 +95,7 @@ async def test_its_name_in_the_configuration_is_its_namespace(tmp_path: Path) ->
     (tmp_path / "named.py").write_text(SOLAR)
     settings = '[activations.sun]\nfile = "named.py"\nsettings = {planets = 3}\n'
     async with gateway_of(tmp_path, settings) as (_, client):
-        assert [tool.name for tool in await client.tools()] == ["sun.count"]
+        assert [tool.name for tool in await client.tools()] == ["sun__count"]
         assert (await client.call("sun.count")).text == "3 planets"
 
 
@@ -109,7 +109,7 @@ async def test_an_installed_package_offers_one(tmp_path: Path) -> None:
 async def test_package_and_bundled_activation_of_one_name_do_not_clash(tmp_path: Path) -> None:
     settings = '[activations.shell]\nbundled = "bash"\n[activations.sun]\npackage = "bash"\n'
     async with gateway_of(tmp_path, settings) as (_, client):
-        assert [tool.name for tool in await client.tools()] == ["shell.execute", "sun.count"]
+        assert [tool.name for tool in await client.tools()] == ["shell__execute", "sun__count"]
 
 
 async def test_class_with_a_parameter_services_receives_those_of_the_gateway(tmp_path: Path) -> None:

@@ -116,6 +116,15 @@ async def t31_a_flood_of_refusals_hides_no_attempt_at_a_denied_tool(
     assert len(rows) == 10 + 3 + 10
 
 
+async def t31_refusals_by_rate_keep_their_names_and_are_limited_together(
+    log: AuditLog, reader: AuditReader, clock: Clock
+) -> None:
+    for number in range(500):
+        await log.append(Row(kind="reject", caller="eve", server="db", name=f"tool{number}", verdict="rate_limited"))
+    rows = await recorded(reader)
+    assert [(row.server, row.name) for row in rows] == [("db", f"tool{number}") for number in range(10)]
+
+
 # ------------------------------------------------------------------------------------------------------------ reading
 
 

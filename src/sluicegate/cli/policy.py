@@ -122,7 +122,7 @@ def _explain(rules: Rules, caller: Caller, target: Target, arguments: Params, *,
     rows: list[tuple[str, str, str, str]] = []
     for rule in rules.rules:
         is_too_general = rules.is_too_general(rule, target)
-        why_not = "it does not name the server" if is_too_general else mismatch(rules, rule, caller, target, arguments)
+        why_not = "it is too general" if is_too_general else mismatch(rules, rule, caller, target, arguments)
         says = why_not or "decides" + _doubt(rule, target, arguments)
         rows.append((rule.rule.place, rule.verdict.action, rule.rule.written.subject[1], says))
         if not why_not:

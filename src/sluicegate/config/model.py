@@ -13,6 +13,7 @@ from sluicegate.errors import ConfigError
 from sluicegate.gate.rules import Permission, PolicyConfig, PolicySettings
 from sluicegate.text.globs import name_matches
 from sluicegate.text.masking import hidden_parts, masked_text, masked_url
+from sluicegate.text.tool_names import own_names, whole_names
 
 DISABLED_BY_ENTRY: Final = "It is disabled in its file."
 DISABLED_BY_SETTINGS: Final = "It is disabled in sluicegate.toml."
@@ -246,7 +247,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def offers(self, tool: str) -> bool:
         """Whether the tool, given by the server's own name, is offered to clients."""
-        return _matches(tool, self.settings.tools) and not _matches(tool, self.settings.hide)
+        names = own_names(self.names, tool)
+        is_hidden = any(_matches(name, self.settings.hide) for name in names)
+        return not is_hidden and any(_matches(name, self.settings.tools) for name in names)
 
 
 class HttpFront(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -383,7 +386,7 @@ class ProfileConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def offers(self, server: ServerConfig, tool: str) -> bool:
         """Whether the tool, given by the server's own name, belongs to the profile."""
-        names = {tool, *(f"{name}__{tool}" for name in server.names)}
+        names = list(whole_names(server.names, tool))
         return (
             self.shows(server)
             and any(_matches(name, self.tools) for name in names)

@@ -145,6 +145,7 @@ class Operations(FolderOperations, AuditOperations):
     def clear_counts(self, *, by: str) -> None:
         """Forget what servers lost between revisions and what they printed to stdout, so that only news are shown."""
         self._gateway.clear_counts()
+        self._noted("clear_counts", by)
 
     async def seek(self, name: str) -> None:
         """Retry a server that is not ready, if that starts no process."""

@@ -157,7 +157,7 @@ class DuplexServer:
         if self._ending is not None:
             self._ending.cancel()
         self._session_side.close()
-        self.replies.clients.leave(self)
+        self.replies.clients.left(self)
         del self.pushes
 
     def follow(self, events: Iterable[Event]) -> None:
@@ -189,7 +189,7 @@ class DuplexServer:
                 case Called():
                     self.called(event)
                 case WithoutId(method, params):
-                    self.replies.clients.ignore(self.caller.id, method, params)
+                    self.replies.clients.note_without_id(self.caller.id, method, params)
 
     def called(self, call: Called) -> None:
         """Start a native call; only `NativePeer` gets any."""
@@ -214,7 +214,7 @@ class DuplexServer:
 
     def _come(self, profile: ClientProfile, era: Era) -> None:
         self._has_come = True
-        self.replies.clients.come(self, self.caller.id, profile, era, self.transport)
+        self.replies.clients.connected(self, self.caller.id, profile, era, self.transport)
 
     def _listen_ended(self, stream: "_PipeStream") -> None:
         if self._listens.get(stream.id) is stream:

@@ -58,6 +58,7 @@ from sluicegate.protocol.native import is_native, read_call
 from sluicegate.protocol.parse_request import parse_in_steps, parse_strict, read_message
 from sluicegate.protocol.server_connection import Asked
 from sluicegate.protocol.versions import MODERN_VERSIONS, SUPPORTED_VERSIONS
+from sluicegate.runtime.clients import MAX_LENGTH
 from sluicegate.runtime.identity import Identify, Identity, IncomingRequest, Refusal
 from sluicegate.runtime.quota import Exceeded, Lease, Quota
 from sluicegate.runtime.task_scope import OneByOne, TaskScope
@@ -198,6 +199,7 @@ class HttpEndpoint:
         if seen.refusal is not None:
             refuse(request, seen.refusal)
             return
+        arrived = request
         if seen.page is not None and request.path != "/native":  # Browsers let pages read any WebSocket.
             from sluicegate.downstream.cors import for_page  # Imported late: few need it.
 
@@ -209,7 +211,7 @@ class HttpEndpoint:
         if place in self._probes:
             self._probes[place](request)
             return
-        identity = self._identify(request)
+        identity = self._identify(arrived)  # Of an app, it has the scope, too.
         if isinstance(identity, Caller):
             self._route(request, seen, identity)
         elif isinstance(identity, Refusal):
@@ -227,7 +229,7 @@ class HttpEndpoint:
 
     def _refuse_caller(self, request: HttpRequest, refusal: Refusal) -> None:
         """Answer that the caller was not accepted. It is recorded as such, not as a message that is wrong."""
-        self._handler.clients.refuse(refusal.reason, request.peer)
+        self._handler.clients.note_refused(refusal.reason, request.peer)
         request.respond(refusal.status, (*JSON_FIELDS, *refusal.headers), refusal.body)
 
     def _hung_up_early(self, request: HttpRequest) -> None:
@@ -319,7 +321,7 @@ class HttpEndpoint:
             # HTTP defines none, and a posted `cancelled` could name another caller's request.
             _check_version(request)
             if message.method in JUDGED:
-                self._handler.clients.ignore(caller.id, message.method, message.params)
+                self._handler.clients.note_without_id(caller.id, message.method, message.params)
             request.respond(202)
             return
         if not isinstance(message, Request):
@@ -330,11 +332,13 @@ class HttpEndpoint:
             return
         info = profile.client_info or _NO_INFO
         name, number = info.get("name"), info.get("version")
-        who = caller.id, profile.version, name if type(name) is str else "", number if type(number) is str else ""
+        # Cut before it is a key: both may be as long as a message.
+        name = name[:MAX_LENGTH] if type(name) is str else ""
+        who = caller.id, profile.version, name, number[:MAX_LENGTH] if type(number) is str else ""
         if who in self._stateless:
             self._stateless[who] = monotonic()
         else:
-            self._handler.clients.come_stateless(who)
+            self._handler.clients.connected_stateless(who)
         asked = Asked(message.id, message.method, params, profile, True)
         stream = ModernStream(asked.id, request, seen.takes, self._keepalive)
         if seen.takes.events:
@@ -411,7 +415,7 @@ class HttpEndpoint:
             if not isinstance(identity, Caller | Refusal):
                 identity = await identity
             if isinstance(identity, Refusal):
-                self._handler.clients.refuse(identity.reason, request.peer)
+                self._handler.clients.note_refused(identity.reason, request.peer)
             elif request.path != "/native":
                 identity = self._nothing_at(request)
         if isinstance(identity, Refusal):

@@ -361,7 +361,7 @@ class HttpSession:
                 case Answered(request_id, reply):
                     self.side.answered(request_id, reply)
                 case WithoutId(method, params):
-                    self.shared.replies.clients.ignore(self.caller.id, method, params)
+                    self.shared.replies.clients.note_without_id(self.caller.id, method, params)
                 case Called():
                     raise AssertionError("a session has no native requests")
         for owner, request_id in withdrawn.items():

@@ -169,7 +169,7 @@ class Sessions:
         if self._sessions.pop(session.id, None) is not None:
             self._size -= session.size
         session.lease.release()
-        self._shared.replies.clients.leave(session.side)
+        self._shared.replies.clients.left(session.side)
         self._idle.discard(session)
 
 

@@ -120,7 +120,7 @@ class SessionSide:
         for uri in list(self._subscriptions):
             self._end_updates(uri)
         self._front.tasks.cancel((self, _LOG))
-        self._front.replies.clients.leave(self)
+        self._front.replies.clients.left(self)
         del self._front  # Breaks a reference cycle, so that sessions are freed without the garbage collector.
 
     async def welcome(self, request_id: RequestId) -> None:
@@ -131,7 +131,7 @@ class SessionSide:
         reply = await front.replies.answer(Exchange("server/discover", {}, NOBODY, profile, front.caller))
         offer = judge_probe(reply)
         if isinstance(offer, Discovery):
-            front.replies.clients.come(self, front.caller.id, profile, "session", front.transport)
+            front.replies.clients.connected(self, front.caller.id, profile, "session", front.transport)
             front.follow(front.conversation.welcome(request_id, offer))
         else:
             error = error_object(RuntimeError()) if isinstance(reply, Result) else reply

@@ -45,7 +45,12 @@ ANSWERS: Final[dict[str, Scope | None]] = {
 }
 """What a person can answer, and how far that reaches."""
 
-_NOT_GRANTED: Final = f"Calls of {NETWORK.id}, which is every other machine, can be allowed once only."
+_NOT_GRANTED: Final = (
+    f"It can be allowed once only: so are calls of {NETWORK.id}, which is every other machine, and questions of an "
+    "agent, since a longer permission would hold for all its tools."
+)
+_AGENT_ASKS: Final = "permission"
+"""The end of the names of tools by which agents ask, as in `claude --permission-prompt-tool`."""
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -128,8 +133,18 @@ def shown_question(question: Approval, show: Show = visible) -> ShownQuestion:
 
 
 def answers_to(question: Approval) -> dict[str, Scope | None]:
-    """What a person can answer to a question: clients on other machines get no grants (T38)."""
-    return {said: scope for said, scope in ANSWERS.items() if question.caller != NETWORK.id or scope in ("once", None)}
+    """What a person can answer to a question."""
+    if not is_once_only(question.caller, question.name, _decode(question.arguments)):
+        return ANSWERS
+    return {said: scope for said, scope in ANSWERS.items() if scope in ("once", None)}
+
+
+def is_once_only(caller: str, name: str, arguments: Collection[str]) -> bool:
+    """Whether a yes to a call is for this one only.
+
+    Clients on other machines get no grants (T38), nor do agents that ask: a grant would be for all tools of the agent.
+    """
+    return caller == NETWORK.id or (name.endswith(_AGENT_ASKS) and "tool_name" in arguments)
 
 
 def refusal_of(question: Approval, answer: ApprovalAnswer, *, accepts_unshown: bool) -> str:
@@ -240,7 +255,7 @@ def form(question: Approval, abandoned: Callable[[], None]) -> Question | None:
     schema: Params = {
         "type": "object",
         "properties": {
-            "answer": {"type": "string", "title": "May it run?", "enum": list(ANSWERS)},
+            "answer": {"type": "string", "title": "May it run?", "enum": list(answers_to(question))},
             "reason": {"type": "string", "title": "Reason, if not", "description": "The model sees it."},
         },
         "required": ["answer"],
@@ -249,15 +264,16 @@ def form(question: Approval, abandoned: Callable[[], None]) -> Question | None:
     return Question("elicitation/create", params, abandoned=abandoned)
 
 
-def read_answer(answer: Params, by: str) -> ApprovalAnswer | None:
+def read_answer(question: Approval, answer: Params) -> ApprovalAnswer | None:
     """What the user of a client answered; None if the question was closed, or the answer is not one of ours."""
+    by, answers = question.caller, answers_to(question)
     content = as_object(answer.get("content")) or {}
     chosen, reason = content.get("answer"), content.get("reason")
     match answer.get("action"):
         case "decline":
             return ApprovalAnswer(scope=None, by=by, way="client")
-        case "accept" if isinstance(chosen, str) and chosen in ANSWERS:
-            scope = ANSWERS[chosen]
+        case "accept" if isinstance(chosen, str) and chosen in answers:
+            scope = answers[chosen]
             said = reason[:MAX_REASON] if scope is None and isinstance(reason, str) else ""
             return ApprovalAnswer(scope=scope, by=by, way="client", reason=said)
         case _:
@@ -286,11 +302,14 @@ def declined(target: Target, decided: Approval) -> Refused:
 def unaskable(target: Target) -> Refused:
     """The refusal where only the client itself could be asked, and cannot be."""
     sentence = f"{name_of(target.server, target.name)} asks before it runs, and this client cannot be asked."
-    return Refused(f"{sentence} {_how_to_allow(target.server)}")
+    return Refused(f"{sentence} {_how_to_allow(target.server, target.name)}")
 
 
-def _how_to_allow(server: str) -> str:
-    return f'It runs without a question if a rule allows it: tool = "mcp__{server}", action = "allow".'
+def _how_to_allow(server: str, name: str) -> str:
+    which = f'tool = "mcp__{server}"'
+    if name.endswith(_AGENT_ASKS):
+        which = f'tool = "mcp__{server}__{_AGENT_ASKS}", args = {{ tool_name = "TOOL" }}'
+    return f'It runs without a question if a rule allows it: {which}, action = "allow".'
 
 
 Unanswered = Literal["gone", "replaced", "waits", "closed", "failed", "unseen"]
@@ -309,7 +328,7 @@ def unanswered(why: Unanswered, question: Approval, *, is_open: bool) -> Refused
     """The refusal of a call that ends before there is an answer; `is_open` if the question outlives it."""
     sentence = _UNANSWERED[why].format(name=name_of(question.server, question.name))
     if why in ("closed", "failed"):
-        sentence += f" {_how_to_allow(question.server)}"
+        sentence += f" {_how_to_allow(question.server, question.name)}"
     if is_open:
         sentence += f" Question {question.id} stays open: make the same call again to wait for the answer."
     return ApprovalExpired(sentence)

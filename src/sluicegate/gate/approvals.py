@@ -29,6 +29,7 @@ from sluicegate.gate.approval_text import (
     bind,
     declined,
     form,
+    is_once_only,
     name_of,
     not_allowed,
     question_of,
@@ -230,7 +231,7 @@ class ApprovalStep:
         repetition = exchange.repetition
         if repetition is not None and repetition.approved == binding and time.monotonic() < repetition.ends:
             return "repeated"
-        if exchange.caller.id == NETWORK.id:
+        if is_once_only(exchange.caller.id, target.name, as_object(exchange.params.get("arguments")) or {}):
             return None  # Also if the store has one, of an earlier version for example.
         place = (target.server, target.kind, target.name, target.definition, target.origin)
         return await self._decisions.find_grant(exchange.caller.id, *place)
@@ -465,7 +466,7 @@ async def _ask_client(exchange: Exchange, hold: _Hold, asked: Question) -> None:
     key = f"approval-{hold.question.id}"
     try:
         answers = await exchange.request_input({key: asked})
-        said: ApprovalAnswer | Unanswered = read_answer(answers.get(key, {}), exchange.caller.id) or "closed"
+        said: ApprovalAnswer | Unanswered = read_answer(hold.question, answers.get(key, {})) or "closed"
     except SluicegateError:
         said = "failed"
     # Unless it is up to the client others may answer: a program perhaps closed it that has no person to ask.

@@ -6,6 +6,7 @@ A suspicious argument or URI (missing, nested, too long, or spelled so that it c
 rule that denies or asks and none that allows: where two readers could disagree, the stricter rule wins (T15).
 """
 
+import logging
 import re
 import unicodedata
 from collections import Counter
@@ -16,13 +17,17 @@ from urllib.parse import unquote
 
 import msgspec
 
+from sluicegate.errors import Refused
 from sluicegate.exchange import Action, Caller, Exchange, Handler, Target, Verdict
-from sluicegate.gate.rules import GROUP, KINDS, PolicyConfig, Rule, Subject, readings_of, spellings
+from sluicegate.gate.rules import GROUP, KINDS, PolicyConfig, Rule, Subject, readings_of
 from sluicegate.protocol.message import Reply
 from sluicegate.protocol.methods import JUDGED, UNJUDGED
 from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
 from sluicegate.protocol.uri_normalize import plain
 from sluicegate.text.globs import BadGlob, Glob, glob, name_glob
+from sluicegate.text.tool_names import spellings
+
+log = logging.getLogger("sluicegate")
 
 MAX_ARGUMENT: Final = 16 * 1024
 """Bytes of an argument that a glob reads; of a list, of all its elements together."""
@@ -38,8 +43,9 @@ _ESCAPES: Final = re.compile(
     r"%(?:25)*(?:[01][0-9A-Fa-f]|2[DdEeFf]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaCcFf]|6[1-9A-Fa-f]|7[0-9AaEeFf])"
 )
 """A separator, a control character, or one that needs no escape (RFC 3986 §2.3); escaped once or more."""
-_SCHEME: Final = re.compile(r"(?i:https?|wss?|ftp|file):")
-_URL: Final = re.compile(r"((?i:https?|wss?|ftp|file))://([^/]*)")
+# ASCII only: without it, capitals and small letters are compared as Unicode does, and U+017F is an s.
+_SCHEME: Final = re.compile(r"(?ai:https?|wss?|ftp|file):")
+_URL: Final = re.compile(r"((?ai:https?|wss?|ftp|file))://([^/]*)")
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*)(?::([1-9][0-9]*))?")
 """A host as it is compared: no user, no capitals, no dot at its end, and nothing that ends it for some readers only."""
 _IPV4: Final = re.compile(r"(?:(?:[1-9]?[0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5])(?:\.(?!$)|$)){4}")
@@ -53,6 +59,7 @@ _STRICTNESS: Final[Mapping[Action, int]] = {"allow": 0, "ask": 1, "deny": 2}
 
 K = TypeVar("K")
 V = TypeVar("V")
+_FAULTS: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _NOT_NAMED: Final = "No rule names it."
 _FREE: Final = Verdict("allow", "the management tools")
 _CAREFUL: Final = "No rule names it, and it can do anything on this machine."
@@ -136,6 +143,10 @@ class CompiledRule(msgspec.Struct, frozen=True):
             if subject.kinds == KINDS or target.kind in subject.kinds:
                 if subject.name is None or (any(map(subject.name.matches, forms)) if forms else not self.allows):
                     return True
+                # Clients see `a__b` of a tool `a.b`; only rules that deny or ask take the one for the other (T15).
+                if not self.allows and target.kind != "resource" and "." in target.name:
+                    if subject.name.matches(target.name.replace(".", "__")):
+                        return True
         return False
 
     def holds(self, target: Target, arguments: Mapping[str, object]) -> bool:
@@ -149,6 +160,8 @@ class Careful(msgspec.Struct, frozen=True):
 
     tools: str = ""
     """The end of their names; empty for all tools."""
+    argument: str = ""
+    """The argument that a rule needs a condition on to allow them; empty if it only has to name the server."""
     needs_client: bool = False
     """Whether a call is refused if its own client cannot be asked."""
 
@@ -234,10 +247,14 @@ class Rules:
         return Applicable(tuple(conditional), self.default_for(target))
 
     def is_too_general(self, rule: CompiledRule, target: Target) -> bool:
-        """Whether a rule does not apply because it does not name a free server, or does not name one that it allows."""
+        """Whether a rule does not apply because it does not name a free server, or not what it allows (`Careful`)."""
         if target.server in self.free:
             return not any(each.names_something for each in rule.subjects_of(target.server))
-        return self._is_careful(target) and rule.allows and rule.subject.server.literal is None
+        if not rule.allows or not self._is_careful(target):
+            return False
+        argument = self.careful[target.server].argument
+        is_narrow = not argument or any(condition.path == (argument,) for condition in rule.conditions)
+        return rule.subject.server.literal is None or not is_narrow
 
     def default_for(self, target: Target) -> Verdict:
         """What holds if no rule matches."""
@@ -333,11 +350,20 @@ class Policy:
         """Gives the callers whose denials hold for a caller, too: the agents above a sub-agent."""
 
     def __call__(self, exchange: Exchange, proceed: Handler) -> Awaitable[Reply]:
-        """The reply of what is behind it."""
-        if self.callers_above is None:
-            exchange.verdict = verdict_of(self.rules, exchange, exchange.caller)
-        else:
-            self.judge(exchange)
+        """The reply of what is behind it.
+
+        Raises:
+            Refused: the rules could not be applied. The audit log records refusals, and no other exceptions.
+        """
+        try:
+            if self.callers_above is None:
+                exchange.verdict = verdict_of(self.rules, exchange, exchange.caller)
+            else:
+                self.judge(exchange)
+        except _FAULTS as problem:  # What a caller sends must not end a call without a row.
+            log.exception("The rules could not be applied to %s.", exchange.method)
+            sentence = "The rules could not be applied to this request, by a fault of sluicegate; nothing was run."
+            raise Refused(f"{sentence} Its log says more.") from problem
         return proceed(exchange)
 
     def judge(self, exchange: Exchange) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from sluicegate.text.globs import BadGlob, Glob, glob, name_glob
+from sluicegate.text.tool_names import spellings
 
 Action = Literal["allow", "deny", "ask"]
 Kind = Literal["tool", "prompt", "resource"]
@@ -223,25 +224,14 @@ def _halves(kind: Kind, text: str) -> tuple[str, str | None]:
     return server, name if separator else None
 
 
-def spellings(servers: Iterable[str], name: str) -> tuple[str, ...]:
-    """The names by which rules may call a tool or prompt of a server that has these names.
-
-    A tool of an activation is `bash.execute` and `execute`; one further inside, `earth.info` and `earth__info`.
-    """
-    for server in servers:
-        if (short := name.removeprefix(f"{server}.")) != name:
-            return tuple(dict.fromkeys((name, short, short.replace(".", "__"))))
-    return (name,)
-
-
 def full_name(server: str, name: str) -> str:
-    """What a rule writes for a tool, a prompt or a URI of a server."""
-    return f"{_HEAD}{server}__{name}"
+    """What a rule writes for a tool, a prompt or a URI of a server; of an activation, without its namespace."""
+    return f"{_HEAD}{server}__{spellings([server], name)[-1]}"
 
 
 def full_names(servers: Collection[str], name: str) -> list[str]:
     """All that a rule may write for a tool or prompt of a server that has these names."""
-    return [full_name(server, each) for server in servers for each in spellings(servers, name)]
+    return [f"{_HEAD}{server}__{each}" for server in servers for each in spellings(servers, name)]
 
 
 def faults(written: Permission) -> Iterator[tuple[str, str]]:

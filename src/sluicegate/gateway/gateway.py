@@ -68,7 +68,7 @@ class Gateway:
         self.hub = Hub()
         self.hub.govern(self.governance)
         self._configure_hub()
-        self.hub.unlisted[HEALTH] = self._answer_health
+        self.hub.unlisted |= dict.fromkeys((HEALTH, HEALTH.replace(".", "__")), self._answer_health)
         hub, limits = self.hub, config.limits
         self.startup = Startup(hub.settled, hub.wait_change, hub.can_answer, config.catalog.start_wait)
         self.admission = Admission(
@@ -171,6 +171,8 @@ class Gateway:
 
             found = installed("health", is_bundled=True)
             self._health = found.server(instance=found.instance(services=self._services("health")))
+        if exchange.method == "tools/call":
+            exchange.params = {**exchange.params, "name": HEALTH}
         return self._health(exchange)
 
     def own_tools(self) -> dict[str, list[str]]:
@@ -302,7 +304,9 @@ class Gateway:
         # Imported late: it is needed only for what runs in this process.
         from sluicegate.gateway.loading import in_process
 
-        upstream, activation = in_process(source, server.prefix, self._load_file, self._services(server.name))
+        upstream, activation = in_process(
+            source, server.prefix or server.key, self._load_file, self._services(server.name)
+        )
         self._activations[server.name] = activation
         return upstream
 

@@ -31,9 +31,10 @@ Page = Callable[[], AbstractAsyncContextManager[str]]
 
 _CAREFUL: Final = {
     "bash": Careful(needs_client=True),
-    # An agent asks about each use of a tool, and works for as long as a person needs to answer.
-    "agent": Careful("permission"),
-    "claudecode": Careful("permission"),
+    # An agent asks about each use of a tool, and works for as long as a person needs to answer. A rule that allows the
+    # whole server, so that one can chat, does not allow all tools of the agent.
+    "agent": Careful("permission", "tool_name"),
+    "claudecode": Careful("permission", "tool_name"),
 }
 """The bundled activations whose tools can do anything on this machine."""
 

@@ -6,7 +6,7 @@ The activations that come with sluicegate are found as those of other packages a
 import os
 import sys
 import traceback
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 import msgspec
 
 from sluicegate.activations.call import Call
-from sluicegate.errors import ConfigError, SluicegateError, ToolError
-from sluicegate.exchange import Exchange, Upstream
-from sluicegate.protocol.message import as_array, as_object
+from sluicegate.errors import ConfigError, ErrorObject, SluicegateError, ToolError
+from sluicegate.exchange import Exchange, Handler, Step, Upstream
+from sluicegate.protocol.message import Params, Reply, Result, as_array, as_object, opened
+from sluicegate.protocol.types import METHOD_KEY
 from sluicegate.runtime.standard_streams import reserved_while_loading
 from sluicegate.server import NAMESPACE, Server, activated
 
@@ -92,8 +93,8 @@ class FoundActivation:
             # Settings go first: a class of the user may have a setting of this name.
             return thing(**({"services": services} if has_services else {}) | dict(settings or {}))
 
-    def server(self, namespace: str = "", instance: object = None) -> Server:
-        """A server with the methods of an instance, by default a new one, as tools.
+    def server(self, namespace: str = "", instance: object = None, steps: Sequence[Step] = ()) -> Server:
+        """A server with the methods of an instance, by default a new one, as tools; `steps` are those of the server.
 
         Raises:
             ConfigError: the instance cannot be created, or a method cannot be a tool.
@@ -101,18 +102,18 @@ class FoundActivation:
         instance = self.instance() if instance is None else instance
         # Its `children` and `extend` may raise anything, too.
         with _explained(f"{self._where} could not be created"):
-            return activated(namespace or self._namespace, instance)
+            return activated(namespace or self._namespace, instance, steps)
 
 
 def in_process(
     source: "PythonFile | Installed",
-    prefix: str,
+    namespace: str,
     load_file: "Callable[[str], Upstream | Hub | FoundActivation] | None",
     services: Services,
 ) -> tuple[Upstream, object]:
     """The upstream that a configured source names, and the instance if it is an activation, else None.
 
-    An activation gets the prefix as its name.
+    An activation gets this namespace.
 
     Raises:
         ConfigError: it cannot be loaded or created.
@@ -129,7 +130,7 @@ def in_process(
         found = load_file(source.file)
     if isinstance(found, FoundActivation):
         instance = found.instance(source.settings, services)
-        return found.server(prefix, instance), instance
+        return found.server(namespace, instance), instance
     if source.settings:
         raise ConfigError("It has settings, which only an activation can use: a class with @sluicegate.activation.")
     return as_upstream(found), None
@@ -216,13 +217,36 @@ def _explained(what: str) -> Generator[None]:
 
 
 def load_server(target: str) -> "Server | Hub":
-    """The server or hub in `FILE.py`, or the variable that `FILE.py:NAME` names. An activation becomes a server.
+    """The server or hub in `FILE.py`, or the variable that `FILE.py:NAME` names, to be served alone.
 
     Raises:
         ConfigError: the file does not exist, cannot be loaded, or has several servers.
     """
     found = load_file(target)
-    return found.server() if isinstance(found, FoundActivation) else found
+    if not isinstance(found, FoundActivation):
+        return found
+    server = found.server(steps=[lambda exchange, proceed: _without_dots(server, exchange, proceed)])
+    return server
+
+
+async def _without_dots(server: Server, exchange: Exchange, proceed: Handler) -> Reply:
+    """Show the tools of an activation that is served alone as a gateway does: `ticker__watch`, or `ticker.watch`."""
+    name = exchange.params.get("name")
+    if exchange.method == "tools/call" and isinstance(name, str):
+        meant = (name, name.replace("__", "."), name.replace("__", ".", 1))
+        own = next((each for each in meant if server.describe_tool(exchange.caller, each) is not None), name)
+        exchange.params = {**exchange.params, "name": own}
+    reply = await proceed(exchange)
+    if exchange.method != "tools/list" or isinstance(reply, ErrorObject):
+        return reply
+    value = opened(reply)
+    tools = [_with_plain_name(tool) for tool in map(as_object, as_array(value.get("tools")) or ()) if tool is not None]
+    return Result({**value, "tools": tools}, reply.is_final)
+
+
+def _with_plain_name(tool: Params) -> Params:
+    own = str(tool["name"])
+    return {**tool, "name": own.replace(".", "__"), "_meta": {**(as_object(tool.get("_meta")) or {}), METHOD_KEY: own}}
 
 
 def load_file(target: str) -> "Server | Hub | FoundActivation":

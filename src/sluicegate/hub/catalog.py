@@ -20,13 +20,15 @@ from sluicegate.hub.naming import (
     head_of,
     heads_of,
     names_for,
+    native_name,
     own_uri,
 )
 from sluicegate.protocol.definition_digest import HOPS
 from sluicegate.protocol.headers import Marks
 from sluicegate.protocol.message import Params, as_object
-from sluicegate.protocol.types import STREAMING_KEY
+from sluicegate.protocol.types import METHOD_KEY, STREAMING_KEY
 from sluicegate.text.globs import name_matches
+from sluicegate.text.tool_names import own_names, whole_names
 
 KINDS: Final[Mapping[str, str]] = {
     "tools": "name",
@@ -110,10 +112,15 @@ class Patterns(msgspec.Struct, frozen=True):
     only: Sequence[str] = ("*",)
     hide: Sequence[str] = ()
 
+    @property
+    def lets_all(self) -> bool:
+        """Whether everything is let through: the usual case, checked for every tool at every change."""
+        return not self.hide and "*" in self.only
+
     def let(self, *names: str) -> bool:
         """Whether an entry with these names is let through."""
-        if not self.hide and "*" in self.only:
-            return True  # The usual case, checked for every tool at every change.
+        if self.lets_all:
+            return True
         return _matches(self.only, names) and not _matches(self.hide, names)
 
 
@@ -139,7 +146,10 @@ class Share(msgspec.Struct, frozen=True):
     def offered(self, kind: str) -> Entries:
         """What it adds to one of the four lists."""
         entries: Entries = getattr(self.offer, kind)
-        return tuple(entry for entry in entries if self.tools.let(entry.own)) if kind == "tools" else entries
+        if kind != "tools" or self.tools.lets_all:
+            return entries
+        names = {self.mount, self.key, self.prefix} - {""}
+        return tuple(entry for entry in entries if self.tools.let(*own_names(names, entry.own)))
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -238,9 +248,10 @@ class Catalog(msgspec.Struct, frozen=True):
         )
 
     def _exposed(self, kind: str, mount: str, rest: str) -> Iterator[str]:
-        prefix = self.prefixes[mount]
-        for own in {rest, f"{prefix}.{rest}", f"{prefix}.{rest.replace('__', '.')}"}:  # The latter of activations.
-            for name in names_for(prefix, own, *self.rule):
+        prefix, key = self.prefixes[mount], self.keys.get(mount, "")
+        dotted, namespace = rest.replace("__", "."), prefix or key  # Activations call their tools by their whole names.
+        for own in {rest, dotted, f"{namespace}.{rest}", f"{namespace}.{dotted}"}:
+            for name in names_for(prefix, own, *self.rule, key=key):
                 entry = self.of(kind).get(name) or self.quarantined.get((kind, name), (None,))[0]
                 if entry is not None and entry.mount == mount and entry.own == own:
                     yield name
@@ -306,6 +317,8 @@ def build_catalog(
                 if old is None or not _is_still(old, share, offered, known):
                     old = _entry(kind, share, offered, exposed)
                 found[kind][exposed] = old
+        if naming == "collide" and kind in _NAMED:
+            findings += _collisions(kind, found[kind])
     return Catalog(
         found["tools"],
         found["prompts"],
@@ -317,6 +330,18 @@ def build_catalog(
         rule=(naming, longest_name),
         awaited=frozenset(share.mount for share in shares if share.is_awaited),
     )
+
+
+def _collisions(kind: str, entries: Mapping[str, Entry]) -> Iterator[str]:
+    """Sentences about names that have a prefix because another server has them without."""
+    what = kind.removesuffix("s")
+    for exposed, entry in entries.items():
+        bare = entry.own.replace(".", "__")
+        other = entries.get(bare)
+        if exposed != bare and other is not None and other.mount != entry.mount:
+            why = f"since {other.mount} has a {what} of that name"
+            way_out = '`naming = "prefix"` gives every name its prefix.'
+            yield f"{entry.mount}: its {what} {entry.own[:100]!r} is called {exposed}, {why}. {way_out}"
 
 
 def definitions_of(catalog: Catalog) -> dict[Target, Params]:
@@ -345,6 +370,8 @@ class _Owners:
         self, kind: str, listed: Sequence[tuple[Share, Entries]], rule: tuple[Naming, int], known: Catalog
     ) -> None:
         self._is_uri = kind not in ("tools", "prompts")
+        self._listed = listed
+        self._owns: dict[str, set[str]] = {}
         self._rule = rule
         self._awaited = known.awaited
         self._known: Mapping[str, Entry] = {}
@@ -352,8 +379,7 @@ class _Owners:
             away = {name: entry for (which, name), (entry, _) in known.quarantined.items() if which == kind}
             self._known = {**known.of(kind), **away} if away else known.of(kind)
         self._prefixes = [share.prefix for share, _ in listed if share.prefix]
-        heads = (head for prefix in self._prefixes for head in (head_of(prefix, rule[0]), f"{prefix}."))
-        self._heads = tuple(head.lower() for head in heads)
+        self._heads = tuple(head.lower() for prefix in self._prefixes for head in _all_heads(prefix))
         # Mounts whose prefix is the same as before, and what they offer.
         self._present = {
             share.mount: (share, {offered.own for offered in entries})
@@ -363,7 +389,14 @@ class _Owners:
 
     def name(self, share: Share, own: str, taken: Mapping[str, Entry]) -> str | None:
         """The exposed name of an entry of a share; None if all possible names are taken."""
-        names = (exposed_uri(share.prefix, own),) if self._is_uri else names_for(share.prefix, own, *self._rule)
+        if self._is_uri:
+            names = iter((exposed_uri(share.prefix, own),))
+        else:
+            names = names_for(share.prefix, own, *self._rule, key=share.key)
+            if "." in own and (plain := own.replace(".", "__")) in self._owns_of(share.mount):
+                # The tool that is really called so gets the name without dots.
+                kept = set(names_for(share.prefix, plain, *self._rule, key=share.key))
+                names = (name for name in names if name not in kept)
         best = None
         for name in names:
             if name in taken or self._imitates_another(share, name):
@@ -374,6 +407,12 @@ class _Owners:
             if best is None and (share.mount in self._awaited or not self._is_held(name)):
                 best = name
         return best
+
+    def _owns_of(self, mount: str) -> set[str]:
+        if mount not in self._owns:
+            of_mount = (entries for share, entries in self._listed if share.mount == mount)
+            self._owns[mount] = {offered.own for entries in of_mount for offered in entries}
+        return self._owns[mount]
 
     def _is_held(self, name: str) -> bool:
         """Whether a mount has this name already and still offers the entry."""
@@ -389,9 +428,14 @@ class _Owners:
             if share.prefix and own_uri(share.prefix, name) is not None:
                 return False
             return any(own_uri(prefix, name) is not None for prefix in self._prefixes)
-        if share.prefix and name.startswith((head_of(share.prefix, self._rule[0]), f"{share.prefix}.")):
+        if share.prefix and name.startswith(_all_heads(share.prefix)):
             return False
         return name.lower().startswith(self._heads)
+
+
+def _all_heads(prefix: str) -> tuple[str, ...]:
+    """How the names of tools of a server may begin, under every naming."""
+    return *heads_of(prefix), head_of(prefix, "claude")
 
 
 def _is_still(entry: Entry, share: Share, offered: Offered, known: Catalog) -> bool:
@@ -413,11 +457,26 @@ def _entry(kind: str, share: Share, offered: Offered, exposed: str) -> Entry:
     as_task = kind == "tools" and share.offer.takes_tasks and needs_task(definition)
     if kind == "tools":
         definition.pop("execution", None)  # It announces legacy tasks, which we do not offer.
+        definition = _with_method(definition, share, offered.own)
     encoded = msgspec.Raw(msgspec.json.encode(definition))
     server, kind_of_target = share.key or share.mount, _TARGETS[kind]
     target = Target(server, kind_of_target, offered.own, offered.digest, offered.salient, share.origin)
     is_stream = (as_object(definition.get("_meta")) or {}).get(STREAMING_KEY) is True
     return Entry(share.mount, offered.own, encoded, offered.marks, target, as_task, is_stream, offered)
+
+
+def _with_method(definition: Params, share: Share, own: str) -> Params:
+    """The definition of a tool with its native name, if that cannot be told from the exposed one.
+
+    A server cannot give its tool the native name of another (T22).
+    """
+    meta = as_object(definition.get("_meta")) or {}
+    native = native_name(share.prefix or share.key, own)
+    if str(definition["name"]).removeprefix("mcp__").replace("__", ".", 1) != native and "." in own:
+        return {**definition, "_meta": {**meta, METHOD_KEY: native}}
+    if METHOD_KEY not in meta:
+        return definition
+    return {**definition, "_meta": {name: value for name, value in meta.items() if name != METHOD_KEY}}
 
 
 _TARGETS: Final[Mapping[str, Literal["tool", "prompt", "resource"]]] = {
@@ -458,7 +517,7 @@ def seen_through(catalog: Catalog, profile: Subset) -> Catalog:
             return False
         if kind != "tools":
             return True
-        return profile.tools.let(entry.own, *(f"{name}__{entry.own}" for name in names[entry.mount]))
+        return profile.tools.lets_all or profile.tools.let(*whole_names(names[entry.mount], entry.own))
 
     parts = {kind: {name: e for name, e in catalog.of(kind).items() if shows(kind, e)} for kind in KINDS}
     return msgspec.structs.replace(catalog, **parts, prefixes=kept, is_part=True)

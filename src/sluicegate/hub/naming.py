@@ -27,18 +27,24 @@ _SEPARATOR: Final = "__"
 _DIGEST_STEP: Final = 8
 
 
-def names_for(prefix: str, name: str, naming: Naming = "prefix", longest: int = MAX_TOOL_NAME) -> Iterator[str]:
+def names_for(
+    prefix: str, name: str, naming: Naming = "prefix", longest: int = MAX_TOOL_NAME, *, key: str = ""
+) -> Iterator[str]:
     """The names under which a server's own one may be exposed, the best first.
 
-    `prefix` is the server's; an empty one leaves its names as they are.
+    `prefix` is the server's; an empty one leaves its names as they are. Names of activations, which begin with the
+    prefix or else the key, get no other prefix: `solar.watch` is `solar__watch`, since model APIs refuse dots.
     """
-    for full in _full_names(prefix, name, naming):
-        if 0 < len(full) <= longest and _illegal.search(full) is None:
-            yield full
-            continue
-        # Too long, or with characters that model APIs refuse: a stable short form. More of the digest separates two
-        # names with the same short form.
-        legal = _illegal.sub("_", full)
+    is_inside = is_in_namespace(prefix or key, name)
+    for full in [name] if is_inside else _full_names(prefix, name, naming):
+        plain = full.replace(".", _SEPARATOR) if prefix or is_inside else full
+        if 0 < len(plain) <= longest and _illegal.search(plain) is None:
+            yield plain
+            if plain == full:
+                continue
+        # Too long, or with characters that model APIs refuse, or like another one without its dots: a stable short
+        # form. More of the digest separates two names with the same short form.
+        legal = _illegal.sub("_", plain)
         digest = hashlib.sha256(full.encode("utf-8", "surrogatepass")).hexdigest()
         for length in range(_DIGEST_STEP, longest, _DIGEST_STEP):
             end = "_" + digest[:length]
@@ -47,7 +53,7 @@ def names_for(prefix: str, name: str, naming: Naming = "prefix", longest: int = 
 
 def is_in_namespace(prefix: str, name: str) -> bool:
     """Whether a name begins with the server's prefix itself, as those of activations do: `solar.watch`."""
-    return name.startswith(f"{prefix}.")
+    return prefix != "" and name.startswith(f"{prefix}.")
 
 
 def looks_like_any(name: str, others: Iterable[str]) -> bool:
@@ -66,13 +72,18 @@ def head_of(prefix: str, naming: Naming) -> str:
     return f"mcp{_SEPARATOR}{prefix}{_SEPARATOR}" if naming == "claude" else f"{prefix}{_SEPARATOR}"
 
 
+def native_name(prefix: str, name: str) -> str:
+    """The name of a server's tool as native clients know it: `solar.watch`, `files.read_file`."""
+    return name if not prefix or is_in_namespace(prefix, name) else f"{prefix}.{name}"
+
+
 def heads_of(*names: str) -> list[str]:
     """How clients may begin the names of tools of a server that has these names, without `mcp__`."""
     return [f"{name}{separator}" for name in dict.fromkeys(names) if name for separator in (_SEPARATOR, ".")]
 
 
 def _full_names(prefix: str, name: str, naming: Naming) -> list[str]:
-    if not prefix or is_in_namespace(prefix, name):
+    if not prefix:
         return [name]
     prefixed = head_of(prefix, naming) + name
     return [name, prefixed] if naming == "collide" else [prefixed]

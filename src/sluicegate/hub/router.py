@@ -214,7 +214,8 @@ class Router:
 
     def _unlisted_handler(self, name: str) -> Handler | None:
         """What answers a tool of this hub that is in no list, unless a server has one of that name."""
-        return None if name in self.catalog.tools else self._context.unlisted.get(name)
+        handler = self._context.unlisted.get(name)
+        return handler if handler is not None and self.catalog.exposed("tools", name) is None else None
 
     # ------------------------------------------------------------------------------------------------------- tools
 
@@ -242,8 +243,8 @@ class Router:
         if isinstance(name, str):
             catalog = self._views.of(caller).catalog
             known = catalog.exposed("tools", name) or catalog.exposed_to_page(name)
-        if known is not None and known != name:
-            exchange.params, name = {**exchange.params, "name": known}, known
+        # The params stay as they are: what the client gets to continue the call is bound to them.
+        name = name if known is None else known
         entry = self._views.of(caller).catalog.tools.get(name) if isinstance(name, str) else None
         if entry is not None:
             return await self._call_entry(exchange, entry)

@@ -18,7 +18,7 @@ from sluicegate.protocol.modern_era import ClientProfile, is_modern, with_profil
 from sluicegate.protocol.parse_request import read_message
 from sluicegate.protocol.server_connection import Called, Event, ServerConversation, Withdrawn
 from sluicegate.protocol.session_era import Stage
-from sluicegate.protocol.types import DATA_KEY, EVENT_KEY, EVENTS_KEY, STREAMED_KEY, STREAMING_KEY
+from sluicegate.protocol.types import DATA_KEY, EVENT_KEY, EVENTS_KEY, METHOD_KEY, STREAMED_KEY, STREAMING_KEY
 from sluicegate.protocol.versions import LATEST_VERSION
 from sluicegate.text.similar import close_matches
 
@@ -134,7 +134,7 @@ class Methods:
 
     def __init__(self, definitions: Iterable[Params]) -> None:
         self.tools = {str(tool["name"]): tool for tool in definitions}
-        self._native = {native_name(name): name for name in self.tools}
+        self._native = {native_name(name, tool): name for name, tool in self.tools.items()}
         flat: dict[str, list[str]] = {}
         for native, name in self._native.items():
             flat.setdefault(native.replace(".", "_"), []).append(name)
@@ -195,9 +195,10 @@ class Methods:
         return found
 
 
-def native_name(name: str) -> str:
+def native_name(name: str, tool: Params) -> str:
     """The native name of an exposed tool: `files__read_file` is `files.read_file`."""
-    return name.removeprefix("mcp__").replace("__", ".", 1)
+    method = (as_object(tool.get("_meta")) or {}).get(METHOD_KEY)
+    return method if isinstance(method, str) else name.removeprefix("mcp__").replace("__", ".", 1)
 
 
 def arguments_of(params: object, tool: Params) -> Params:

@@ -268,7 +268,7 @@ class Writer:
             return
         last = rows[-1][1]
         if last >= self._month_end:
-            self._beginmonth_of(last)
+            self._begin_month(last)
         file = self._rows
         if file is None or self.head is None:
             raise OSError("the file is not open")
@@ -339,7 +339,7 @@ class Writer:
             self._values.cut(before)
             raise
 
-    def _beginmonth_of(self, now: int) -> None:
+    def _begin_month(self, now: int) -> None:
         """Go on in a new file. The old one ends with a checkpoint, which stays when the file is removed one day."""
         if self.head is None or self._file is None:
             return

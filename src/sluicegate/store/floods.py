@@ -1,7 +1,7 @@
 """Limits rows about refused requests, so that a flood of requests does not become one of rows.
 
-An attempt at something that exists, such as a call of a denied tool, is counted apart from all other refusals: a flood
-cannot hide it.
+A denied call of something that exists is counted apart from all other refusals: a flood cannot hide it. Refusals by
+rate name what was called, too, but they are the flood itself, so they have no places of their own.
 """
 
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from sluicegate.store.base import Row
 
 PER_SECOND: Final = 10
-"""Rows of one source in one second. Attempts at each server and name are a source of their own."""
+"""Rows of one source in one second. Denied calls of each server and name are a source of their own."""
 MAX_SOURCES: Final = 10_000
-"""Sources that are counted on their own; all others count as one. Attempts have as many places of their own."""
+"""Sources that are counted on their own; all others count as one. Denied calls have as many places of their own."""
 
 FLOODED: Final = frozenset({"reject", "auth_fail", "session"})
 """The kinds of rows that anyone can cause."""
@@ -36,16 +36,16 @@ class Floods:
 
     def __init__(self) -> None:
         self._noise: dict[tuple[str, ...], _Window] = {}
-        self._attempts: dict[tuple[str, ...], _Window] = {}
-        """Of rows that name a server, which only those about something that exists do."""
+        self._denials: dict[tuple[str, ...], _Window] = {}
+        """Of rows `deny` that name a server, which only those about something that exists do."""
 
     def admitted(self, row: Row, now: int) -> Row | None:
         """The row, perhaps with the number of those that were suppressed before it; None to suppress it as well."""
         source: tuple[str, ...] = (row.kind, str(row.body.get("source", row.caller)))
         windows = self._noise
-        if row.server:
+        if row.server and row.verdict == "deny":
             # URIs of resources can be made up, so that they could take all places; names of tools cannot.
-            windows, source = self._attempts, (*source, row.verdict, row.server, "" if ":" in row.name else row.name)
+            windows, source = self._denials, (*source, row.server, "" if ":" in row.name else row.name)
         if source not in windows and len(windows) >= MAX_SOURCES:
             source = ()
         window = windows.get(source)
@@ -63,7 +63,7 @@ class Floods:
 
     def ended(self, now: int, *, all_of_them: bool = False) -> Iterator[Row]:
         """The last suppressed row, with the number of those before it, of each source that was quiet for a second."""
-        for windows in (self._attempts, self._noise):
+        for windows in (self._denials, self._noise):
             for source, window in list(windows.items()):
                 if all_of_them or not 0 <= now - window.began < _SECOND:
                     del windows[source]

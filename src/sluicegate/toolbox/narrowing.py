@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator,
 
 from sluicegate.exchange import Caller, Handler, Target
 from sluicegate.gate.governance import Governance
-from sluicegate.gate.rules import Permission, readings_of, spellings
+from sluicegate.gate.rules import Permission, readings_of
 from sluicegate.protocol.message import Params
 from sluicegate.text.globs import BadGlob, name_glob
+from sluicegate.text.tool_names import spellings, whole_names
 
 Matches = Callable[[Target, Collection[str]], bool]
 """Whether a glob matches a target whose server has these names."""
@@ -99,19 +100,13 @@ class NarrowingGovernor:
         return self._inner.reviewed(definitions)
 
 
-def _called(names: Collection[str], own: str) -> Iterator[str]:
-    """What a tool of a server with these names is called: `watch`, `ticker.watch`, `ticker__watch`."""
-    for form in spellings(names, own):
-        yield form
-        for name in names:
-            yield from (f"{name}.{form}", f"{name}__{form}")
-
-
 def _matches(written: str) -> Matches:
     try:
         if not written.startswith(("mcp__", "*")):
             own = name_glob(written)
-            return lambda target, names: target.kind == "tool" and any(map(own.matches, _called(names, target.name)))
+            return lambda target, names: (
+                target.kind == "tool" and any(map(own.matches, whole_names(names, target.name)))
+            )
         readings = readings_of(Permission(tool=written, action="deny"))
     except BadGlob as problem:
         raise ValueError(f'the glob "{written}" {problem}') from None

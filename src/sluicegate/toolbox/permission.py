@@ -15,7 +15,7 @@ import msgspec
 
 from sluicegate.errors import ApprovalDeclined, Refused
 from sluicegate.exchange import Exchange, Handler, Step
-from sluicegate.gate.approval_text import as_lines
+from sluicegate.gate.approval_text import as_lines, is_once_only
 from sluicegate.gate.approvals import ApprovalStep
 from sluicegate.gate.policy import Policy
 from sluicegate.gate.rules import Permission, full_name, to_toml
@@ -140,9 +140,12 @@ class Permissions:
             exchange.params = {**exchange.params, "arguments": answer.arguments}
             self._policy.judge(exchange)
         is_asked = exchange.verdict is not None and exchange.verdict.action == "ask"
+        is_always = answer.remember == "always"
+        if is_once_only(question.caller, question.name, arguments):
+            is_asked = is_always = False
         if answer.remember == "session" and is_asked:
             self._allowed.add(_key(question))
-        return ApprovalAnswer(scope="always" if answer.remember == "always" else "once", by=self._user, way="client")
+        return ApprovalAnswer(scope="always" if is_always else "once", by=self._user, way="client")
 
     async def _answer_of(self, exchange: Exchange, question: Approval) -> Allow | Refused:
         """The answer to a question, or a refusal with a sentence for the model."""

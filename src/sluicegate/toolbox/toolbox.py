@@ -23,7 +23,7 @@ from sluicegate.exchange import Caller, Upstream
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
 from sluicegate.gateway.gateway import Gateway
 from sluicegate.gateway.governance import open_stores
-from sluicegate.gateway.loading import load_server
+from sluicegate.gateway.loading import FoundActivation, load_file
 from sluicegate.hub.hub import Hub
 from sluicegate.hub.mount import MountState
 from sluicegate.protocol.message import Params
@@ -180,8 +180,8 @@ class Toolbox(View):
     def _closed(self) -> None:
         self._gateway = self._files = None
 
-    def _load_file(self, file: str) -> Upstream | Hub:
-        return self._added[file] if file in self._added else load_server(file)
+    def _load_file(self, file: str) -> Upstream | Hub | FoundActivation:
+        return self._added[file] if file in self._added else load_file(file)
 
     def _adjusted(self, loaded: Loaded) -> Loaded:
         """What was read of the files, with the names, the servers and the default rules of a toolbox."""

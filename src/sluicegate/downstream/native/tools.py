@@ -131,7 +131,7 @@ class NativeTools:
         servers = as_object(meta.get(NAMESPACES_KEY))
         if method == HEALTH and servers is not None:
             return ToolCall({"name": HEALTH, "arguments": arguments_of(params, {})})
-        if servers is not None and method in _OF_HEALTH and HEALTH not in methods.tools:
+        if servers is not None and method in _OF_HEALTH and methods.find(HEALTH) is None:
             page = await self._page(caller, {"_meta": {ONLY_KEY: HEALTH}}, None)
             return _value_in(Methods(tool for tool in page.tools if tool["name"] == HEALTH), method, params)
         info = as_object(meta.get(SERVER_INFO_KEY)) or {}
@@ -146,7 +146,7 @@ class NativeTools:
     def _described(self, caller: Caller, method: str) -> _Tool | None:
         """The tool of a listed or native name: `files.read_file` is `files__read_file` or `mcp__files__read_file`."""
         listed = method.replace(".", "__", 1)
-        for name in (method, listed, f"mcp__{listed}"):
+        for name in (listed, method, f"mcp__{listed}"):  # The usual one first. Few servers list names with dots.
             definition = self._describe_tool(caller, name)
             if definition is not None:
                 return self._tool(name, definition)
