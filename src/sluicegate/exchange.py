@@ -381,6 +381,8 @@ class Host(msgspec.Struct):
     """Counts what could not be passed on unchanged, by a description."""
     is_shared: bool = False
     """Whether its exchanges belong to several callers, which must not see each other's data."""
+    on_sign_of_life: Callable[[], None] = _ignore
+    """Called for all that the server sends except replies, which show by themselves that it does not hang."""
 
 
 class Connection(Protocol):

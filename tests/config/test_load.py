@@ -225,6 +225,9 @@ def test_a_value_of_another_kind_is_reported_in_plain_words(folders: Folders, se
 
 STRICT = """\
 [http]
+host = "127.0.0.1"
+allowed_hosts = ["a.example"]
+allowed_origins = []
 anyone_may_connect = false
 [approvals]
 client = "none"
@@ -252,6 +255,9 @@ tools = ["read_*"]
 """
 LOOSE = """\
 [http]
+host = "0.0.0.0"
+allowed_hosts = ["a.example", "b.example"]
+allowed_origins = ["https://b.example"]
 anyone_may_connect = true
 [approvals]
 client = "any"
@@ -271,7 +277,7 @@ enabled = true
 definitions = "off"
 hide = []
 tools = ["*"]
-calls = "1/s"
+calls = "10/s"
 max_result = 4096
 [profiles.reading]
 tools = ["*"]
@@ -292,7 +298,8 @@ def test_a_project_cannot_loosen_what_the_users_file_tightens(folders: Folders) 
     assert list(both.limits.calls_per_tool.items())[0] == ("mcp__a__*", "1/s")
     assert both.servers["a_b"].settings == strict.servers["a_b"].settings and not both.servers["a_b"].enabled
     said = {problem.key: (problem.file, problem.line) for problem in loaded.problems}
-    assert said["audit.enabled"] == (str(folders.root / "sluicegate.toml"), 11)
+    assert said["audit.enabled"] == (str(folders.root / "sluicegate.toml"), 14)
+    assert {f"http.{key}" for key in ("host", "allowed_hosts", "allowed_origins", "anyone_may_connect")} <= set(said)
     assert {"approvals.client", "limits.body", "limits.calls", "profiles.reading.tools"} <= set(said)
     assert {f"servers.a_b.{key}" for key in ("enabled", "definitions", "max_result", "calls", "tools")} <= set(said)
 
@@ -305,6 +312,28 @@ def test_a_project_may_tighten_what_the_users_file_says(folders: Folders) -> Non
     assert not config.http.anyone_may_connect and config.approvals.client == "none" and config.limits.body == 2048
     assert config.audit.enabled and config.audit.keep == 0 and config.servers["a_b"].settings.calls == "10/m"
     assert config.servers["a_b"].settings.hide == ("x",) and config.profiles["reading"].tools == ("read_*",)
+
+
+@pytest.mark.parametrize(
+    ("own", "projects", "used"),
+    [
+        ("60/m", "3599/h", "60/m"),  # Fewer on average, but 3599 at once.
+        ("60/m", "59/s", "60/m"),
+        ("60/m", "60/h", "60/h"),
+        ("60/m", "1/s", "1/s"),
+    ],
+)
+def test_a_rate_of_a_project_allows_neither_more_calls_at_once_nor_more_over_time(
+    folders: Folders, own: str, projects: str, used: str
+) -> None:
+    text = '[limits]\ncalls = "{0}"\ncalls_per_tool = {{ "*" = "{0}" }}\n[servers.a]\ncalls = "{0}"\n'
+    folders.servers({"a": {"url": "http://a.example/"}})
+    folders.settings(text.format(own), user=True)
+    folders.settings(text.format(projects))
+    config, problems = folders.config(), folders.load().problems
+    assert {config.limits.calls, config.limits.calls_per_tool["*"], config.servers["a"].settings.calls} == {used}
+    expected = {"limits.calls", "limits.calls_per_tool.*", "servers.a.calls"} if used == own else set[str]()
+    assert {problem.key for problem in problems} == expected
 
 
 def test_rules_of_a_project_cannot_be_looser_than_the_default_of_the_user(folders: Folders) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluicegate.config.model import HttpFront, Secret, Stdio
+from sluicegate.config.model import Activation, HttpFront, Secret, ServerConfig, Stdio
 from sluicegate.config.self_reference import exposure
 
 
@@ -33,3 +33,13 @@ def test_command_and_environment_of_an_entry_have_its_secrets_in_plain_text() ->
         command="server", program="/bin/server", cwd="/tmp", args=(Secret("x", "***"),), env={"A": Secret("b", "***")}
     )
     assert (source.argv(), source.environment()) == (["/bin/server", "x"], {"A": "b"})
+
+
+@pytest.mark.parametrize("kind", ["file", "package", "bundled"])
+def test_an_activation_with_other_settings_is_another_one(kind: str) -> None:
+    def origin(**settings: object) -> str:
+        activation = Activation(**{kind: "agent"}, settings=settings)  # pyright: ignore[reportArgumentType]
+        return ServerConfig(name="a", key="a", source=activation.source).origin
+
+    assert origin(command=["one"], folder="/") == origin(folder="/", command=["one"])
+    assert len({origin(), origin(command=["one"]), origin(command=["two"])}) == 3

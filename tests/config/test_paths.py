@@ -74,6 +74,54 @@ def test_a_folder_that_only_a_variable_names_is_found_without_it(tmp_path: Path)
     assert user_folders(small) == own, "other users could have written it"
 
 
+def test_a_noted_folder_that_others_can_change_is_used_only_where_a_variable_names_it(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"HOME": str(folders.home)}
+    named = {name: str(tmp_path / name) for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME")}
+    for folder in named.values():
+        (Path(folder) / "sluicegate").mkdir(parents=True)
+    own = user_folders(small)
+    note_folders({**small, **named})
+    noted = user_folders(small)
+    assert named["XDG_STATE_HOME"] in noted.state and named["XDG_CONFIG_HOME"] in noted.config
+    for mode in (0o775, 0o757):
+        for folder in named.values():
+            os.chmod(folder, mode)
+        assert user_folders(small) == own
+        assert named["XDG_STATE_HOME"] in user_folders({**small, **named}).state
+        problems = folders.load().problems
+        assert {problem.file for problem in problems if "chmod go-w" in problem.sentence} == set(named.values())
+    for folder in named.values():
+        os.chmod(folder, 0o755)
+    assert user_folders(small) == noted
+    real = os.stat
+
+    def of_another_user(path: str) -> os.stat_result:
+        status = real(path)
+        return os.stat_result((*status[:4], status.st_uid + 1, *status[5:10])) if path in named.values() else status
+
+    monkeypatch.setattr(paths.os, "stat", of_another_user)
+    assert user_folders(small) == own
+
+
+def test_the_notes_are_replaced_by_those_of_folders_that_exist(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    notes = home / ".sluicegate" / "folders"
+    gone, other, last = (tmp_path / name for name in ("gone", "other", "last"))
+    for folder in (gone, other, last):
+        folder.mkdir()
+        note_folders({"HOME": str(home), "XDG_STATE_HOME": str(folder)}, new=True)
+        if folder == gone:
+            gone.rmdir()
+    assert notes.read_text() == f"state {other}\nstate {last}\n"
+    assert os.listdir(notes.parent) == ["folders"] and notes.stat().st_mode & 0o777 == 0o600
+    notes.write_text("state /nowhere\n" * 10_000)
+    note_folders({"HOME": str(home), "XDG_STATE_HOME": str(last)}, new=True)
+    assert notes.read_text() == f"state {last}\n"
+    assert user_folders({"HOME": str(home)}).state[0] == str(last)
+
+
 def test_relative_folders_in_variables_count_for_nothing(tmp_path: Path) -> None:
     environ = {"HOME": "/home/me", "XDG_CONFIG_HOME": "x", "XDG_STATE_HOME": ".", "XDG_RUNTIME_DIR": "."}
     assert user_folders(environ) == user_folders({"HOME": "/home/me"})

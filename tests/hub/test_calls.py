@@ -1,7 +1,7 @@
 """Calls to one server: their time, when they are made again, and what is counted of them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import Literal, cast
 
@@ -26,7 +26,9 @@ from sluicegate.protocol.message import Notification, Params, Reply, Result, Too
 from sluicegate.protocol.modern_era import ClientProfile
 from sluicegate.runtime import deadlines
 from sluicegate.runtime.task_scope import TaskScope, forever
+from sluicegate.upstream.http import HttpUpstream
 from tests.hub.scripted import Answer, Scripted, tools, until
+from tests.upstream.http_server import Asked, message, scripted, session
 
 DONE = Result(msgspec.Raw(b'{"resultType":"complete","content":[]}'))
 PASSED = Result(ToolText(resultType="complete", content=[]))
@@ -108,6 +110,49 @@ async def test_errors_and_progress_count_as_the_result_does(progress: list[int],
             with pytest.raises(UpstreamProtocolError, match="s sent more than `max_result` allows"):
                 await mount.calls.call(exchange, {"name": "one"})
         assert ended.is_set() and hub.is_open
+
+
+@pytest.mark.parametrize("stream", ["GET", "other"])
+async def test_too_much_progress_on_the_stream_of_others_ends_its_own_call_only(stream: str) -> None:
+    requests: dict[object, Asked] = {}
+
+    def hold(name: object, asked: Asked) -> Awaitable[None]:
+        requests[name] = asked
+        asked.stream()
+        return forever()
+
+    def answer(asked: Asked) -> Awaitable[None] | None:
+        if asked.called == "tools/call":
+            return hold(cast(Params, asked.body["params"])["name"], asked)
+        if asked.called == "tools/list":
+            listed = [{"name": name, "inputSchema": {"type": "object"}} for name in ("one", "other")]
+            asked.result({"tools": listed})
+        else:
+            asked.result({})
+        return None
+
+    inner = session(answer, tools={})
+
+    def handle(asked: Asked) -> Awaitable[None] | None:
+        return hold("GET", asked) if asked.method == "GET" else inner(asked)
+
+    hub = Hub()
+    async with asyncio.timeout(10), scripted(handle) as script:
+        mount = hub.mount("s", HttpUpstream(script.url, name="s", era="session"), MountSettings(prefix="s"))
+        async with hub:
+            await hub.settled()
+            one, other = call(), call("s__other")
+            one.profile, one.max_result = ClientProfile(progress_token="mine"), 100
+            calling = asyncio.ensure_future(mount.calls.call(one, {"name": "one"}))
+            others = asyncio.ensure_future(mount.calls.call(other, {"name": "other"}))
+            await until(lambda: len(requests) == 3)
+            params: Params = {"progressToken": requests["one"].id, "progress": 1, "message": "x" * 200}
+            requests[stream].event(message(method="notifications/progress", params=params))
+            with pytest.raises(UpstreamProtocolError, match="s sent more than `max_result` allows"):
+                await calling
+            requests["other"].event(message(id=requests["other"].id, result={"content": []}))
+            assert isinstance(await others, Result)
+            assert script.methods().count("GET") == 1, "its stream was not dropped"
 
 
 # ----------------------------------------------------------------------------------------------------------- their time

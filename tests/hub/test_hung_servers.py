@@ -153,6 +153,44 @@ async def test_answers_to_other_calls_are_a_sign_of_life() -> None:
         assert (mount.calls.figures.restarts, stuck.upstream.attempts) == (0, 1)
 
 
+BUSY = """
+import json, sys, time
+
+def send(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+for line in sys.stdin:
+    message = json.loads(line)
+    method, params, result = message["method"], message.get("params", {}), {}
+    if method == "initialize":
+        result = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}}
+        result["serverInfo"] = {"name": "busy", "version": "1"}
+    elif method == "tools/list":
+        result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("busy", "quick")]}
+    elif method == "tools/call":
+        result = {"content": []}
+        for number in range(60 if params["name"] == "busy" else 0):
+            send(method="notifications/progress", params={**params["_meta"], "progress": number})
+            time.sleep(0.02)
+    if "id" in message:
+        send(id=message["id"], result=result)
+"""
+
+
+async def test_a_server_that_reports_progress_of_one_call_stays_though_others_and_pings_wait_behind_it() -> None:
+    hub = Hub()
+    upstream = StdioUpstream([sys.executable, "-c", BUSY], name="s", era="session")
+    mount = hub.mount("s", upstream, MountSettings(prefix="s", hang_after=0.2, ping_timeout=0.2))
+    async with asyncio.timeout(40), hub, sluicegate.connect(hub) as client:
+        await hub.settled()
+        progress = client.stream("s__busy")
+        await anext(progress)
+        assert not (await client.call("s__quick")).is_error
+        async for _ in progress:
+            pass
+    assert mount.calls.figures.restarts == 0
+
+
 # ------------------------------------------------------------------------------------------- processes that are stopped
 
 SERVER = """

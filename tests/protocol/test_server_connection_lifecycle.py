@@ -420,7 +420,7 @@ class Model:
 
 def outcomes(events: Sequence[Event]) -> list[Outcome]:
     """Events in the words of the model, which knows of no levels and no native requests."""
-    return [outcome(event) for event in events if not isinstance(event, LogLevelSet | Called)]
+    return [outcome(event) for event in events if not isinstance(event, LogLevelSet | Called | WithoutId)]
 
 
 def outcome(event: Asked | Opening | Opened | Withdrawn | Answered | Outgoing) -> Outcome:

@@ -599,6 +599,27 @@ async def test_unsolicited_progress_is_dropped() -> None:
         assert sink.notices == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":99,"progress":1}}',
+        b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"debug","data":1}}',
+        b'{"jsonrpc":"2.0","id":7,"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":99,"result":{}}',
+        b"50 % done",
+    ],
+    ids=["late progress", "unwanted log", "question", "late answer", "text"],
+)
+async def test_all_that_a_server_sends_is_a_sign_of_life(line: bytes) -> None:
+    async with session_bench() as table:
+        signs = asyncio.Event()
+        table.link.host.on_sign_of_life = signs.set
+        table.start(exchange())
+        await table.server.next("tools/call")
+        table.server.send_bytes(line)
+        await signs.wait()
+
+
 async def test_a_log_line_goes_to_the_only_caller_that_wants_its_level() -> None:
     async with modern_bench() as table:
         sink = Recorder()

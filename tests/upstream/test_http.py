@@ -763,6 +763,40 @@ async def test_a_lost_session_that_cannot_be_replaced_is_closed_and_nothing_was_
         assert caught.value.delivered == "no"
 
 
+@pytest.mark.parametrize(("era", "way"), [("modern", "POST"), ("session", "POST"), ("session", "GET")])
+async def test_notifications_are_a_sign_of_life_though_no_call_wants_them(
+    era: Literal["modern", "session"], way: str
+) -> None:
+    signs, calling = asyncio.Event(), asyncio.Event()
+    log = message(method="notifications/message", params={"level": "debug", "data": 1})
+
+    async def answer(asked: Asked) -> None:
+        calling.set()
+        asked.stream()
+        if way == "POST":
+            asked.event(log)
+        await signs.wait()
+        asked.event(message(id=asked.id, result=TEXT))
+        asked.end()
+
+    inner = modern(answer) if era == "modern" else session(answer)
+
+    async def handle(asked: Asked) -> None:
+        if asked.method == "GET" == way:
+            asked.stream()
+            await calling.wait()
+            asked.event(log)
+            await signs.wait()
+            asked.end()
+        elif (waiting := inner(asked)) is not None:
+            await waiting
+
+    async with asyncio.timeout(20), scripted(handle) as script:
+        host = Host({}, INFO, Recorder(), on_sign_of_life=signs.set)
+        async with HttpUpstream(script.url, era=era, name="script").connect(host) as connection:
+            assert isinstance(await connection(exchange()), Result)
+
+
 @pytest.mark.parametrize("event_id", ["größe", "\x01", "a b"])
 async def test_an_event_id_of_any_kind_does_no_harm(event_id: str) -> None:
     inner = session(lambda asked: asked.result(TEXT))

@@ -5,6 +5,7 @@ file named on the command line can prevent the start: a policy must not be appli
 """
 
 import os
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
@@ -13,7 +14,7 @@ import msgspec
 from sluicegate.config.mcp_json import ServerEntry, ServerFile, read_servers
 from sluicegate.config.merge import Lines, Merger, not_loosened
 from sluicegate.config.model import GatewayConfig, ServerConfig, Settings
-from sluicegate.config.paths import Places, state_folders
+from sluicegate.config.paths import Places, exposed_folders, state_folders
 from sluicegate.config.precedence import merged
 from sluicegate.config.problems import Problem, Severity, read_text
 from sluicegate.config.resource_tools import NAMES
@@ -66,7 +67,7 @@ def load(places: Places, before: Mapping[str, str] | None = None) -> Loaded:
     entries = _read_entries(places, problems, broken)
     config = None
     locked = _read_lock(places, problems)
-    problems += _other_states(places)
+    problems += (*_other_states(places), *_exposed_folders(places))
     if not _has_error(problems):
         settings = msgspec.convert(table, Settings)
         merger = Merger(settings, table, lines, problems, places.environ, users)
@@ -108,6 +109,16 @@ def _other_states(places: Places) -> Iterator[Problem]:
             f" the calls that were recorded here, use --audit-folder {log}; then move this folder away."
         )
         yield Problem(severity="warning", file=other, sentence=sentence)
+
+
+def _exposed_folders(places: Places) -> Iterator[Problem]:
+    """Warnings about noted folders of the user that count only where a variable names them: others can change them."""
+    for folder in exposed_folders(places.environ, places.home):
+        sentence = (
+            "Other users can change this folder, so your settings and state in it are used only by processes whose"
+            f" environment names it. If it is yours, run: chmod go-w {shlex.quote(folder)}"
+        )
+        yield Problem(severity="warning", file=folder, sentence=sentence)
 
 
 def _read_lock(places: Places, problems: list[Problem]) -> dict[tuple[str, str, str], str] | None:

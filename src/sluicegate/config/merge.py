@@ -181,8 +181,8 @@ class Merger:
 
 
 def not_loosened(key: str, place: str = "your own sluicegate.toml") -> str:
-    """The sentence about a value that is not used, because the user's is stricter."""
-    return f'"{key}" does not apply: {place} is stricter, and another file cannot loosen it.'
+    """The sentence about a value that is not used, because the user's file sets it, and more strictly."""
+    return f'"{key}" does not apply: {place} sets it, and another file cannot loosen that.'
 
 
 def _server_tables(table: Table) -> dict[str, dict[str, object]]:

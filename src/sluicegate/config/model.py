@@ -198,19 +198,19 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def origin(self) -> str:
-        """A digest of what it is: its command line and folder, its URL, its file, or the package it comes from."""
+        """A digest of what it is: its command line and folder, its URL, or its file or package with its settings."""
         match self.source:
             case Stdio() as stdio:
                 parts = ("stdio", stdio.command, *(arg.reveal() for arg in stdio.args), stdio.cwd)
             case Http() as http:
                 parts = ("http", http.url.reveal())
             case PythonFile() as python:
-                parts = ("python", python.file)
+                parts = ("python", python.file, python.settings)
             case Installed() as installed:
-                parts = ("installed", installed.name, str(installed.is_bundled))
+                parts = ("installed", installed.name, str(installed.is_bundled), installed.settings)
             case None:
                 return ""
-        return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+        return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()
 
     @property
     def fetched_by(self) -> str:

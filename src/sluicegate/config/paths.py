@@ -136,24 +136,58 @@ def note_folders(environ: Mapping[str, str], *, new: bool = False) -> None:
     Folders in which we have no files yet are noted only with `new`, for a process that is about to write there.
     """
     home, named = _home(environ), named_folders(environ)
-    known = {*_notes(home)}
-    lines = [
-        f"{kind} {named[variable]}\n"
+    known = _existing_notes(home)
+    new_notes = [
+        (kind, named[variable])
         for kind, variable in _VARIABLES.items()
         if variable in named
         and (kind, named[variable]) not in known
         and (os.path.exists(os.path.join(named[variable], "sluicegate")) or (new and kind != "config"))
     ]
-    if not lines:
-        return
     # If the file cannot be written, only processes that have the variables find the folders.
-    with suppress(OSError):
-        os.makedirs(os.path.dirname(_notes_file(home)), mode=0o700, exist_ok=True)
-        with open(_notes_file(home), "a", encoding="utf-8", opener=_open_private) as file:
-            file.write("".join(lines))
+    if new_notes:
+        with suppress(OSError):
+            _write_notes(home, [*known, *new_notes])
+
+
+def _write_notes(home: str, notes: list[tuple[str, str]]) -> None:
+    """Replace the file with notes; the oldest ones are left out if it would be too long to be read."""
+    lines = [os.fsencode(f"{kind} {folder}\n") for kind, folder in notes]
+    while sum(map(len, lines)) > MAX_NOTES:
+        del lines[0]
+    path = _notes_file(home)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    temporary = f"{path}.{os.getpid()}"
+    try:
+        with open(temporary, "wb", opener=_open_private) as file:
+            file.writelines(lines)
+        # A note that another process writes between our reading and this is lost until that process's next start.
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
 
 
 def _notes(home: str) -> list[tuple[str, str]]:
+    """Kind and path of each folder that is noted, still exists, and that no other user can change."""
+    return [(kind, folder) for kind, folder in _existing_notes(home) if _is_only_ours(folder)]
+
+
+def exposed_folders(environ: Mapping[str, str], home: str = "") -> list[str]:
+    """The noted folders that are not used, since they belong to another user or others can write to them."""
+    folders = dict.fromkeys(folder for _, folder in _existing_notes(home or _home(environ)))
+    return [folder for folder in folders if not _is_only_ours(folder)]
+
+
+def _is_only_ours(folder: str) -> bool:
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return False
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def _existing_notes(home: str) -> list[tuple[str, str]]:
     """Kind and path of each folder that is noted and still exists."""
     try:
         with open(_notes_file(home), encoding="utf-8", errors="surrogateescape") as file:

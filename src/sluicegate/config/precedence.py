@@ -25,20 +25,23 @@ def _least(own: object, later: object) -> object:
 
 
 def _least_rate(own: object, later: object) -> object:
-    return min(own, later, key=lambda rate: _per_second(str(rate)))
+    """The later rate, unless it allows more calls at once or more over time: all calls of a rate may come at once."""
+    (own_calls, own_average), (calls, average) = _calls_and_average(str(own)), _calls_and_average(str(later))
+    return later if calls <= own_calls and average <= own_average else own
 
 
-def _per_second(rate: str) -> float:
+def _calls_and_average(rate: str) -> tuple[int, float]:
     count, _, unit = rate.partition("/")
-    return int(count) / _SECONDS[unit]
+    return int(count), int(count) / _SECONDS[unit]
 
 
 def _most_months(own: object, later: object) -> object:
     return 0 if 0 in (own, later) else max(cast(int, own), cast(int, later))
 
 
-def _own(own: object, later: object) -> object:
-    return own or later
+def _own(own: object, _later: object) -> object:
+    """The user's value, also if it is empty: an empty list of origins admits none."""
+    return own
 
 
 def _own_list(own: object, later: object) -> object:
@@ -62,6 +65,9 @@ _SERVER: Final[Mapping[str, Stricter]] = {
     "env_pass": _own_list,
 }
 _SECTIONS: Final[Mapping[Path, Stricter]] = {
+    ("http", "host"): _own,
+    ("http", "allowed_hosts"): _own,
+    ("http", "allowed_origins"): _own,
     ("http", "anyone_may_connect"): _ordered(False, True),
     ("approvals", "wait"): _least,
     ("approvals", "client"): _ordered("none", "local", "any"),

@@ -274,6 +274,11 @@ class Rules:
             return forms_of_uri(target.name)
         return spellings(self.names.get(target.server, (target.server,)), target.name)
 
+    def name(self, target: Target) -> bool:
+        """Whether one of the rules names the target, whatever its arguments and its caller."""
+        forms = self.forms_of(target)
+        return any(rule.names(target, forms) for rule in self._of_server(target.server))
+
     def _of_server(self, server: str) -> tuple[CompiledRule, ...]:
         found = self._by_server.get(server)
         if found is None:

@@ -73,7 +73,12 @@ class CallSink(Deadline, kw_only=True):
         """Pass a notification on."""
         # Not a coroutine of its own: events come by the thousand.
         if self.room is not None:
-            self.take(len(msgspec.json.encode(notification.params)))
+            self.room -= len(msgspec.json.encode(notification.params))
+            if self.room < 0:
+                # Not raised here: this may run in the reader of a stream that other calls share. The next check of the
+                # deadlines ends this call only.
+                self.ends = 0.0
+                return NOBODY.emit(notification)
         if notification.method == PROGRESS:
             self.is_renewed = True
             progress = notification.params.get("progress")
@@ -89,21 +94,30 @@ class CallSink(Deadline, kw_only=True):
             self._count(notification)
         return self.sink.emit(notification)
 
+    @property
+    def is_too_much(self) -> bool:
+        """Whether the server sent more than it may."""
+        return self.room is not None and self.room < 0
+
+    def overrun(self) -> UpstreamProtocolError:
+        """The problem of a call whose server sent too much."""
+        return UpstreamProtocolError(f"{self.label} sent more than `max_result` allows; the call has run.")
+
     def take(self, size: int) -> None:
-        """Count what the server sent.
+        """Count the reply.
 
         Raises:
-            UpstreamProtocolError: it is too much, which ends the call.
+            UpstreamProtocolError: together with the notifications before it, it is too much.
         """
         self.room = (self.room or 0) - size
         if self.room < 0:
-            raise UpstreamProtocolError(f"{self.label} sent more than `max_result` allows; the call has run.")
+            raise self.overrun()
 
     def go_on(self, before: Deadline) -> None:
-        """Continue the deadline of another attempt, and its progress: the caller does not know of a second one."""
+        """Continue the deadline of another attempt, its progress and its size: the caller knows only one call."""
         super().go_on(before)
         if isinstance(before, CallSink):
-            self.progress = before.progress
+            self.progress, self.room = before.progress, before.room
 
     def _count(self, notification: Notification) -> None:
         if notification.method == PROGRESS and not self.revision.progress_message and "message" in notification.params:

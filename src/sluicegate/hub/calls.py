@@ -126,6 +126,10 @@ class Calls:
         self._deadlines.hang_after = settings.hang_after
         self.limit.adjust(settings.concurrency, settings.queue, settings.queue_wait)
 
+    def note_sign_of_life(self) -> None:
+        """Remember that the server sent something: it may be busy with one call while all others wait."""
+        self._deadlines.heard = monotonic()
+
     def know_caller(self, caller: Caller) -> None:
         """Remember that the server may have something to say about this caller's requests."""
         if len(self.callers) < 2:
@@ -289,6 +293,8 @@ class Calls:
             raise
         except DeadlineExceeded:
             figures.errors += 1
+            if sink.is_too_much:
+                raise sink.overrun() from None
             self._suspect(sink)
             raise _in_doubt(exchange, self._missed(sink)) from None
         finally:
@@ -382,11 +388,11 @@ class Calls:
             try:
                 async with asyncio.timeout(self.settings.ping_timeout):
                     await connection(ping)
-                self._deadlines.heard = monotonic()
+                self.note_sign_of_life()
                 return False
             except TimeoutError:
                 if self._deadlines.heard >= began:
-                    return False  # It answered a call meanwhile.
+                    return False  # It sent something else meanwhile.
             except SluicegateError:
                 return False  # A refusal of a server in this process; or it is gone, which is noticed anyway.
         return True

@@ -115,7 +115,10 @@ class Mount:
         sink = Unattributed(self.calls, self.visits, partial(self._on_log, self))
         lost = self.calls.lost
         on_unreachable = self.reachability.on_unreachable
-        self._host = Host(askable(self.settings), self._client_info, sink, on_unreachable, self._renewed, lost, True)
+        on_life = self.calls.note_sign_of_life
+        self._host = Host(
+            askable(self.settings), self._client_info, sink, on_unreachable, self._renewed, lost, True, on_life
+        )
         self._state_known = asyncio.Event()  # It is ready, or will not be for a while.
         self._settled = asyncio.Event()
         self._again = asyncio.Event()

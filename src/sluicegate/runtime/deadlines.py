@@ -81,7 +81,7 @@ class Deadlines:
         """`on_silence` gets a call without a sign of the server for `hang_after` seconds, at each check."""
         self.hang_after = hang_after
         self.heard = 0.0
-        """When the server last answered anything."""
+        """When the server last sent anything."""
         self._on_silence = on_silence
         self.running: set[Deadline] = set()
         self.timer: asyncio.TimerHandle | None = None

@@ -293,6 +293,7 @@ class DuplexConnection:
             if isinstance(frame, bytes):
                 params = read_progress(frame)
                 if params is not None:
+                    self.host.on_sign_of_life()
                     self._notifications.route_progress(params, len(frame))
                     continue
                 answer = read_answer(frame)
@@ -310,6 +311,7 @@ class DuplexConnection:
             self._receive_frame(message)
 
     def _receive_frame(self, frame: Frame) -> None:
+        self.host.on_sign_of_life()
         if isinstance(frame, TooLong):
             self._unreadable(Unreadable("is too long", recover_id(frame.head)), frame.head)
             return

@@ -195,6 +195,7 @@ class ModernHttp:
             while (chunk := await messages.next_chunk()) is not None:
                 for message in messages.read(chunk):
                     if isinstance(message, Notification):
+                        self._host.on_sign_of_life()
                         passing_on = None if exchange is None else self._pass_on(message, request_id, exchange)
                         if passing_on is not None:
                             await passing_on

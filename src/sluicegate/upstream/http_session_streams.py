@@ -247,6 +247,7 @@ class SessionStreams:
 
     def _receive(self, message: Request | Notification, exchange: Exchange | None) -> Awaitable[None] | None:
         """Work that passes on a message of an exchange's stream or the GET stream; None if nothing is to be done."""
+        self._host.on_sign_of_life()
         if isinstance(message, Request):
             return self._receive_request(message, exchange)
         match message.method:
