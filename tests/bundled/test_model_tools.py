@@ -11,7 +11,7 @@ import pytest
 
 import sluicegate
 from sluicegate.bundled import cone
-from sluicegate.bundled.model_tools import subjects_of
+from sluicegate.bundled.model_tools import permissions_of
 from sluicegate.client.client import Client
 from sluicegate.config.model import GatewayConfig, Installed, ProfileConfig, PythonFile, ServerConfig
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
@@ -66,12 +66,16 @@ class Stage:
         endpoint = {"api": api, "url": service.url, "models": ["big"]}
         settings: Json = {"endpoints": {"here": endpoint}, "tools": list(tools), "file": str(folder / "arbor.db")}
         sources = {
-            **{name.removesuffix(".py"): PythonFile(file=name) for name in servers},
+            "files": PythonFile(file="files.py"),
+            "my_secret": PythonFile(file="secret.py"),
             "cone": Installed(name="cone", is_bundled=True, settings=settings),
         }
         config = GatewayConfig(
             root=str(folder),
-            servers={name: ServerConfig(name=name, key=name, source=source) for name, source in sources.items()},
+            servers={
+                name: ServerConfig(name=name, key=name.removeprefix("my_"), source=source)
+                for name, source in sources.items()
+            },
             policy=PolicyConfig(
                 rules=tuple(Rule(rule, f"rules:{number}") for number, rule in enumerate(rules, 1)), default="allow"
             ),
@@ -128,6 +132,13 @@ async def stage(
             await made.gateway.hub.settled()
             await made.gateway.hub.wait_reviewed()
             yield made
+
+
+async def test_patterns_may_call_a_server_by_any_of_its_names(tmp_path: Path) -> None:
+    async with stage(tmp_path, tools=["mcp__my_secret__*"]) as here, here.client() as client:
+        here.answers(EVENTS["openai"])
+        await client.call("cone.chat", name="c", text="hi")
+        assert here.offered() == ["secret__read"]
 
 
 @EACH_API
@@ -215,6 +226,6 @@ async def test_a_model_that_never_ends_calling_is_stopped_and_nothing_is_kept(
 
 
 def test_patterns_are_those_of_rules() -> None:
-    assert len(subjects_of(["mcp__files", "arbor.*", "mcp__{a,b}__read_*"])) == 3
+    assert len(permissions_of(["mcp__files", "arbor.*", "mcp__{a,b}__read_*"]).rules) == 3
     with pytest.raises(ValueError, match="tools: 'files__read' should begin with mcp__"):
-        subjects_of(["files__read"])
+        permissions_of(["files__read"])

@@ -32,7 +32,7 @@ def test_a_gateway_that_hangs_is_named_with_what_to_do(monkeypatch: pytest.Monke
     with pytest.raises(NoWelcome):
         attach.attach(client_socket(path), "")
     with pytest.raises(NotStarted) as problem:
-        relayed(path, "", "sluicegate serve")
+        relayed([path], "", "sluicegate serve")
     assert problem.value.message == (
         f"a gateway runs for this folder (process {os.getpid()}) but does not answer. Look at its terminal, or end it:"
         f" kill -KILL {os.getpid()}. Or start a separate one with --own."

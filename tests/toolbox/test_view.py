@@ -60,10 +60,27 @@ async def test_a_view_sees_less_and_cannot_call_the_rest(folder: Folder) -> None
 
 @pytest.mark.parametrize("glob", ["mcp__my_files", "mcp__my-files__read", "mcp__my_*__re*", "my_files.read", "read"])
 def test_a_view_leaves_tools_out_by_any_name_of_the_server(glob: str) -> None:
-    names, narrowing = ("my-files", "my_files"), Narrowing(Caller(), None, [glob], None)
+    names, narrowing = (
+        {"my-files": ("my-files", "my_files"), "files": ("files",)},
+        Narrowing(Caller(), None, [glob], None),
+    )
     for own in ("read", "my-files.read"):
         assert narrowing.hides(Target("my-files", "tool", own), names, "")
-        assert not narrowing.hides(Target("files", "tool", "write"), ("files",), "")
+        assert not narrowing.hides(Target("files", "tool", "write"), names, "")
+
+
+def test_a_view_gets_a_tool_and_not_a_server_with_the_name_of_that_tool() -> None:
+    names = {"files": ("files",), "files-read": ("files-read", "files__read")}
+    tool, other = Target("files", "tool", "read"), Target("files-read", "tool", "wipe")
+    allowing = Narrowing(Caller(), ["mcp__files__read"], [], None)
+    assert not allowing.hides(tool, names, "") and allowing.hides(other, names, "")
+    # Where both could be meant, both are left out.
+    denying = Narrowing(Caller(), None, ["mcp__files__read"], None)
+    assert denying.hides(tool, names, "") and denying.hides(other, names, "")
+    assert not denying.hides(Target("files", "tool", "write"), names, "")
+    # Once only the server has the name, it is meant.
+    del names["files"]
+    assert not allowing.hides(other, dict(names), "")
 
 
 async def test_a_view_is_asked_about_by_its_name_and_may_have_its_own_callback(folder: Folder) -> None:

@@ -20,7 +20,7 @@ from sluicegate.bundled.chat_apis import (
     chat_request,
     error_message,
 )
-from sluicegate.bundled.model_tools import ModelTools, subjects_of
+from sluicegate.bundled.model_tools import ModelTools, permissions_of
 from sluicegate.bundled.trees import FILE, Node, Trees
 from sluicegate.errors import SluicegateError
 from sluicegate.gateway.loading import Services
@@ -83,7 +83,7 @@ class Cone:
         have them, of the tools that models may call.
         """
         self._services = services
-        self._tools = subjects_of(tools)
+        self._tools = permissions_of(tools)
         self._file = file or os.path.join(services.folder, FILE)
         self._endpoints = {name: _endpoint(name, table) for name, table in endpoints.items()}
         self._limits = ClientLimits(first_byte=max(silence, 1.0), idle=silence)

@@ -12,9 +12,10 @@ import msgspec
 from sluicegate.activations.call import Call
 from sluicegate.errors import ErrorObject, SluicegateError
 from sluicegate.exchange import Exchange
-from sluicegate.gate.rules import BadGlob, Permission, Subject, spellings, subject_of
+from sluicegate.gate.policy import Rules
+from sluicegate.gate.rules import BadGlob, Permission, PolicyConfig, Rule, subject_of
 from sluicegate.gateway.caller_access import CallerAccess
-from sluicegate.hub.catalog import Entry
+from sluicegate.hub.catalog import Catalog
 from sluicegate.protocol.message import Params, opened
 from sluicegate.protocol.read_types import read_tool, read_tool_result
 from sluicegate.protocol.types import TextContent, ToolResult
@@ -26,33 +27,36 @@ MAX_RESULT: Final = 100_000
 """Characters of a result that the model reads."""
 
 
-def subjects_of(patterns: Sequence[str]) -> tuple[Subject, ...]:
-    """What patterns such as `mcp__files__*` name, by the same grammar as those of rules.
+def permissions_of(patterns: Sequence[str]) -> PolicyConfig:
+    """Patterns such as `mcp__files__*`, which name the same as in rules that allow.
 
     Raises:
         ValueError: one of them cannot be read.
     """
-    found: list[Subject] = []
+    rules: list[Rule] = []
     for pattern in patterns:
+        rules.append(Rule(Permission(tool=pattern, action="allow")))
         try:
-            found.append(subject_of(Permission(tool=pattern, action="allow")))
+            subject_of(rules[-1].written)
         except BadGlob as problem:
             raise ValueError(f"tools: {pattern!r} {problem}") from None
-    return tuple(found)
+    return PolicyConfig(tuple(rules))
 
 
 class ModelTools:
     """The tools that a model may call while it answers one request, in the shape of its API."""
 
-    def __init__(self, api: str, call: Call, access: CallerAccess, subjects: Sequence[Subject], own: str) -> None:
-        """`subjects` name the tools; those of the server `own` are left out: a conversation must not call itself."""
+    def __init__(self, api: str, call: Call, access: CallerAccess, patterns: PolicyConfig, own: str) -> None:
+        """`patterns` name the tools; those of the server `own` are left out: a conversation must not call itself."""
         self._api = api
         self._call = call
         self._access = access
+        catalog = access.catalog
+        rules = Rules(patterns, names=_names_of(catalog))
         seen = {
             name: entry
-            for name, entry in access.catalog.tools.items()
-            if entry.target.server != own and any(_is_named(entry, subject) for subject in subjects)
+            for name, entry in catalog.tools.items()
+            if entry.target.server != own and rules.name(entry.target)
         }
         self._defined: Mapping[str, Defined] = define((read_tool(each.definition) for each in seen.values()), api)
 
@@ -95,11 +99,10 @@ class ModelTools:
         return answers(self._api, results)
 
 
-def _is_named(entry: Entry, subject: Subject) -> bool:
-    server, name = entry.target.server, entry.target.name
-    if not subject.server.matches(server):
-        return False
-    return subject.name is None or any(map(subject.name.matches, spellings((server,), name)))
+def _names_of(catalog: Catalog) -> dict[str, set[str]]:
+    """All names of each server, by its key."""
+    keys = {mount: catalog.keys.get(mount) or mount for mount in catalog.prefixes}
+    return {key: {mount, key, catalog.prefixes[mount]} - {""} for mount, key in keys.items()}
 
 
 def _failure(sentence: str) -> ToolResult:

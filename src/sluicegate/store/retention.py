@@ -50,7 +50,8 @@ class Retention:
         earlier = self._earlier()
         if not _older(self._folder, before):
             if earlier is not None:  # It was made with a clock that was wrong, or its files were removed.
-                os.unlink(self._path)
+                with suppress(FileNotFoundError):  # Another gateway was first.
+                    os.unlink(self._path)
             return []
         if earlier is not None and 0 <= now - earlier.at < _APART:
             return []

@@ -1,16 +1,18 @@
 """What sub-agents may use: less than the view that they were made from, never more."""
 
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from typing import Literal
 
 from sluicegate.exchange import Caller, Handler, Target
 from sluicegate.gate.governance import Governance
-from sluicegate.gate.rules import Permission, readings_of
+from sluicegate.gate.policy import Rules
+from sluicegate.gate.rules import Permission, PolicyConfig, Rule, readings_of
 from sluicegate.protocol.message import Params
-from sluicegate.text.globs import BadGlob, name_glob
-from sluicegate.text.tool_names import spellings, whole_names
+from sluicegate.text.globs import BadGlob, Glob, name_glob
+from sluicegate.text.tool_names import whole_names
 
-Matches = Callable[[Target, Collection[str]], bool]
-"""Whether a glob matches a target whose server has these names."""
+Names = Mapping[str, Collection[str]]
+"""All names of each server, by its key."""
 
 
 class Narrowing:
@@ -26,19 +28,19 @@ class Narrowing:
         """
         self.caller = caller
         self.above = above
-        self._allow = None if allow is None else [_matches(each) for each in allow]
-        self._deny = [_matches(each) for each in deny]
+        self._allow = None if allow is None else _Patterns(allow, "allow")
+        self._deny = _Patterns(deny, "deny")
 
-    def hides(self, target: Target, names: Collection[str], own: str) -> bool:
-        """Whether it leaves something out of a server with these names.
+    def hides(self, target: Target, names: Names, own: str) -> bool:
+        """Whether it leaves something out.
 
         The management tools, of the server `own`, are left out only by name.
         """
         if self.above is not None and self.above.hides(target, names, own):
             return True
-        if any(matches(target, names) for matches in self._deny):
+        if self._deny.match(target, names):
             return True
-        return self._allow is not None and target.server != own and not any(m(target, names) for m in self._allow)
+        return self._allow is not None and target.server != own and not self._allow.match(target, names)
 
 
 class NarrowingGovernor:
@@ -86,7 +88,7 @@ class NarrowingGovernor:
     def hides(self, caller: Caller, target: Target) -> bool:
         """Whether a caller may never use the target."""
         narrowing = self._of(caller.id)
-        names = self._inner.policy.rules.names.get(target.server, (target.server,))
+        names = self._inner.policy.rules.names
         if narrowing is not None and narrowing.hides(target, names, self._own()):
             return True
         return any(self._inner.hides(above, target) for above in (caller, *self._callers_above(caller)))
@@ -100,23 +102,32 @@ class NarrowingGovernor:
         return self._inner.reviewed(definitions)
 
 
-def _matches(written: str) -> Matches:
-    try:
-        if not written.startswith(("mcp__", "*")):
-            own = name_glob(written)
-            return lambda target, names: (
-                target.kind == "tool" and any(map(own.matches, whole_names(names, target.name)))
-            )
-        readings = readings_of(Permission(tool=written, action="deny"))
-    except BadGlob as problem:
-        raise ValueError(f'the glob "{written}" {problem}') from None
+class _Patterns:
+    """Globs that name the same as those of rules, and globs on the names of tools."""
 
-    def matches(target: Target, names: Collection[str]) -> bool:
-        for subject in readings:
-            if any(map(subject.server.matches, names)):
-                forms = spellings(names, target.name)
-                if subject.name is None or (target.kind in subject.kinds and any(map(subject.name.matches, forms))):
-                    return True
-        return False
+    def __init__(self, written: Sequence[str], action: Literal["allow", "deny"]) -> None:
+        self._globs: list[Glob] = []
+        rules: list[Rule] = []
+        for each in written:
+            try:
+                if each.startswith(("mcp__", "*")):
+                    rules.append(Rule(Permission(tool=each, action=action)))
+                    readings_of(rules[-1].written)
+                else:
+                    self._globs.append(name_glob(each))
+            except BadGlob as problem:
+                raise ValueError(f'the glob "{each}" {problem}') from None
+        self._config = PolicyConfig(tuple(rules))
+        self._names: Names = {}
+        self._rules = Rules(self._config)
 
-    return matches
+    def match(self, target: Target, names: Names) -> bool:
+        """Whether one of them names the target."""
+        if self._names is not names:  # The servers are others, since a file has changed.
+            self._names, self._rules = names, Rules(self._config, names=names)
+        if self._rules.name(target):
+            return True
+        if target.kind != "tool" or not self._globs:
+            return False
+        own = list(whole_names(names.get(target.server, (target.server,)), target.name))
+        return any(any(map(each.matches, own)) for each in self._globs)
