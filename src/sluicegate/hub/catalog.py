@@ -97,6 +97,8 @@ class Offer(msgspec.Struct, frozen=True):
     takes_tasks: bool = False
     """Whether its tools may be called as tasks of 2025-11-25."""
     is_gateway: bool = False
+    hub_id: str = ""
+    """The id of that gateway, until it ends."""
     """Whether it is another sluicegate gateway: requests to it carry the number of gateways behind them."""
     findings: tuple[str, ...] = ()
     """What else was left out, and why: sentences for the operator."""
@@ -537,7 +539,10 @@ def without_hidden(catalog: Catalog, is_hidden: Callable[[Target], bool]) -> Cat
 
 
 GATEWAY: Final = "dev.sluicegate/gateway"
-"""In `_meta` of every page of our lists: marks us as a gateway."""
+"""In `_meta` of every page of our lists: the id of the hub, by which other gateways know that we are one.
+
+A gateway that asks another one for lists has its own id there, and gets no entries that came from itself.
+"""
 MAX_HOPS: Final = 8
 """Gateways that mount each other would otherwise list each other's entries, and forward requests, without end."""
 
