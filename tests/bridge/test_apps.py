@@ -146,6 +146,16 @@ async def test_a_tool_that_rules_hide_is_unknown_to_pages() -> None:
         assert all(verdict != "allow" for _, _, verdict in decided(audit))
 
 
+@pytest.mark.parametrize("tool", ["mcp__clock__get_time", "mcp__clock"])
+async def test_T22_a_page_whose_tool_is_hidden_does_not_reach_another_server(tool: str) -> None:
+    rule = {"tool": tool, "action": "deny"}
+    async with gateway_of("clock", "clock-2", rules=[rule]) as (gateway, audit):
+        with pytest.raises(UnknownTarget, match="Unknown tool: get_time$"):
+            await called(gateway, "get_time")
+        assert decided(audit) == []
+        assert [row.verdict for row in audit.rows if row.kind == "reject"] == ["invalid_params"]
+
+
 async def test_an_app_in_a_browser_calls_its_own_server_through_the_gateway(tmp_path: Path) -> None:
     def host(request: HttpRequest) -> None:
         request.respond(200, (("Content-Type", "text/html"),), HOST.encode())

@@ -3,32 +3,25 @@
 import asyncio
 import json
 import re
-import signal
 import time
 import tomllib
 from collections.abc import Generator
-from contextlib import aclosing
-from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
 
-import sluicegate
 from sluicegate.cli.prompt import Terminal
 from sluicegate.client.handlers import ElicitAnswer, ElicitRequest
 from sluicegate.config.paths import state_file
-from sluicegate.errors import SluicegateError
 from sluicegate.exchange import Caller, Target
 from sluicegate.gate.approval_text import ANSWERS, ASKS
 from sluicegate.gate.policy import Rules, judge
 from sluicegate.gate.rules import Permission, PolicyConfig, Rule
-from sluicegate.runtime.task_scope import TaskScope, in_thread
 from sluicegate.runtime.terminal import Keyboard
 from sluicegate.store.base import Approval, ApprovalAnswer
 from sluicegate.store.sqlite_decisions import SqliteDecisions
 from tests.cli.folders import COUNTING, Folder, lines_until
-from tests.polling import until_called
 
 
 @pytest.fixture
@@ -224,38 +217,6 @@ def test_a_call_through_a_gateway_waits_until_it_is_approved(folder: Folder) -> 
             out, _ = call.communicate(timeout=30)
             assert (call.returncode, out) == (0, "counted to 2\n")
         assert folder.invoke("approvals", "--link").stdout.startswith("http://127.0.0.1:")
-
-
-async def _refuses(client: sluicegate.Client) -> bool:
-    """Whether the gateway takes no new requests."""
-    try:
-        await client.tools()
-    except SluicegateError:
-        return True
-    return False
-
-
-async def test_a_gateway_that_stops_notices_an_answer_in_the_files(folder: Folder) -> None:
-    folder.servers(counting=COUNTING)
-    rule = '[[permissions]]\ntool = "mcp__counting__*"\naction = "ask"\n[control]\nport = 0\n'
-    folder.write("sluicegate.toml", f"{rule}[limits]\ndrain = 10\n")
-    texts: list[str] = []
-
-    async def call(client: sluicegate.Client) -> None:
-        texts.append((await client.call("counting__count", to=2)).text)
-
-    with folder.serving() as (gateway, url, _), folder.started("approvals", "--watch", "--json") as watch:
-        async with asyncio.timeout(50), sluicegate.connect(url) as client, TaskScope() as calls:
-            calls.start(call(client))
-            assert watch.stdout is not None
-            question = json.loads(await in_thread(watch.stdout.readline))
-            gateway.send_signal(signal.SIGTERM)
-            await until_called(partial(_refuses, client))
-            async with aclosing(SqliteDecisions(state_file(str(folder.path), folder.env), asks=False)) as command:
-                yes = ApprovalAnswer(scope="once", by="ada", way="command")
-                assert await command.decide(question["id"], yes)
-        assert texts == ["counted to 2"]
-        assert gateway.wait(30) == 0
 
 
 def test_a_call_without_a_gateway_waits_until_another_command_approves_it(folder: Folder) -> None:

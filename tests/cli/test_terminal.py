@@ -30,7 +30,7 @@ def test_the_status_is_a_table_with_sentences_below(gateway: Folder) -> None:
         assert terminal.ended() == 0
     page = plain(terminal.drawn)
     assert COLOUR in terminal.drawn or "\x1b[1" in terminal.drawn
-    assert re.search(r"server\s+state\s+protocol\s+transport\s+tools\s+calls\s+errors\s+latency", page)
+    assert re.search(r"server\s+state\s+protocol\s+transport\s+tools\s+calls\s+errors\s+p50\s+p95", page)
     assert re.search(r"notes\s+ready\s+2026-07-28\s+stdio\s+2", page)
     assert re.search(rf"\nbroken ({ENDED}|is starting)", page) and "  Its last output: it is broken" in page
     assert re.search(r"http://\S+/mcp/reading  \(profile reading\)", page)
@@ -44,7 +44,7 @@ def test_no_color_is_respected(gateway: Folder) -> None:
 
 def test_watching_ends_quietly(gateway: Folder) -> None:
     with gateway.terminal("status", "--watch") as terminal:
-        terminal.until("latency")
+        terminal.until("p50")
         terminal.interrupt()
         assert terminal.ended() == 130
     assert "Traceback" not in terminal.drawn and "Abort" not in terminal.drawn
@@ -258,7 +258,7 @@ def test_nor_does_the_sentence_that_a_command_ends_with(folder: Folder) -> None:
     sentence = "sluicegate: there is no file no\ufffd]0;title\ufffd sluicegate: forged.py."
     with folder.terminal(*words) as terminal:
         assert terminal.ended() != 0
-    assert terminal.drawn == f"{sentence}\r\n"
+    assert terminal.drawn == f"\x1b[31m{sentence}\x1b[0m\r\n"
     assert folder.run(*words).stderr == f"{sentence}\n"
 
 
@@ -314,7 +314,7 @@ def test_a_narrow_terminal_has_fewer_columns_and_whole_words(gateway: Folder) ->
     with gateway.terminal("status", COLUMNS="40") as terminal:
         assert terminal.ended() == 0
     page = plain(terminal.drawn)
-    assert re.search(r"server\s+state\s+tools\s", page) and "latency" not in page
+    assert re.search(r"server\s+state\s+tools\s", page) and "p50" not in page
     assert re.search(r"notes\s+ready\s", page)
 
 

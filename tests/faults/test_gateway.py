@@ -228,7 +228,6 @@ UNREADABLE = {
     "depth": "[" * 10_000 + "]" * 10_000,
     "surrogate": '{"content":[],"x":"\\ud800"}',
     "no object": "[1, 2]",
-    "null": "null",
 }
 
 

@@ -240,3 +240,15 @@ def test_the_same_name_with_another_prefix_is_another_entry() -> None:
     known = build_catalog([bare], naming="collide")
     catalog = build_catalog([named], naming="collide", known=known)
     assert catalog.tools["x"].definition["_meta"] == {"ui/resourceUri": "ui://p+page"}
+
+
+def test_T22_names_that_pages_use_have_one_owner_among_all_servers_with_pages() -> None:
+    page = tool("show", _meta={"ui": {"resourceUri": "ui://page"}})
+    hiding = share("a", page, tool("save"), patterns=Patterns(hide=["save"]))
+    both = build_catalog([hiding, share("b", page, tool("save"), tool("load")), share("c", tool("load"))])
+    assert (both.exposed_to_page("save"), both.exposed_to_page("load")) == (None, "b__load")
+    # A profile without a server does not show its pages either.
+    assert seen_through(both, Subset(servers=["b", "c"])).exposed_to_page("save") == "b__save"
+    assert seen_through(both, Subset(servers=["a", "c"])).exposed_to_page("save") is None
+    hidden = seen_through(both, Subset(tools=Patterns(hide=["b__load"])))
+    assert hidden.exposed_to_page("load") is None

@@ -30,6 +30,7 @@ from sluicegate.protocol.server_connection import (
     Outgoing,
     ServerConversation,
     Withdrawn,
+    WithoutId,
 )
 from sluicegate.protocol.versions import SESSION_VERSIONS, V2025_03_26
 from tests.protocol.strategies import (
@@ -124,7 +125,6 @@ def test_notifications_are_never_answered(version: str) -> None:
         notification("notifications/roots/list_changed"),
         notification("notifications/unknown", {"x": 1}),
         notification("notifications/progress", {"progressToken": 5, "progress": 1}),
-        notification("tools/call", {"name": "x"}),
         notification("ping"),
         notification("initialize", {"protocolVersion": "2025-11-25"}),
         notification("logging/setLevel", {"level": "debug"}),
@@ -135,6 +135,8 @@ def test_notifications_are_never_answered(version: str) -> None:
         notification("x", {"_meta": {"progresstoken": 1}}),
     ):
         assert conversation.receive(data) == []
+    # It is recorded, and not answered either.
+    assert conversation.receive(notification("tools/call", {"name": "x"})) == [WithoutId("tools/call", {"name": "x"})]
     assert conversation.session.profile.log_level == "info"
 
 

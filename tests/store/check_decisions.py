@@ -147,6 +147,16 @@ async def arguments_of_a_question_are_forgotten_with_its_end(state: Decisions, c
         assert "secret" not in str(await state.find(asked.id))
 
 
+async def arguments_of_a_question_are_forgotten_after_its_deadline(state: Decisions, clock: Clock) -> None:
+    asked = msgspec.structs.replace(question(state, clock), arguments='{"a":"secret"}', others='{"b":"secret"}')
+    await state.ask(asked, 10)
+    await state.abandon(asked.id)
+    clock.now = asked.deadline + 60 * SECOND
+    await state.ask(question(state, clock, "bbbbbb", "b2"), 10)
+    found = await state.find(asked.id)
+    assert found is not None and found.state == "void" and "secret" not in str(found)
+
+
 async def a_void_question_cannot_be_answered(state: Decisions, clock: Clock) -> None:
     await state.ask(question(state, clock), 10)
     assert await state.void("aaaaaa")

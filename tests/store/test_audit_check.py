@@ -14,12 +14,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from sluicegate.store import audit_writer
+from sluicegate.store import audit_writer, retention
 from sluicegate.store.audit_check import erase, prove, verify
 from sluicegate.store.audit_files import LogFile, load_keys, log_files, read_rows, read_values
 from sluicegate.store.audit_log import open_audit_log
 from sluicegate.store.base import Row
 from sluicegate.store.chain import Head, Signer, Verifier, beginning, encode_row, split_notes
+from sluicegate.store.retention import Retention
 from tests.store.stage import DAY, NOVEMBER, Clock, decision, faults, log_path, outcome, rows_in
 
 CALLS = 20
@@ -327,6 +328,25 @@ async def test_t37_a_clock_that_is_wrong_for_a_moment_removes_nothing(months: Pa
         clock.now = NOVEMBER + (61 + days) * DAY
         await restart(folder, months, clock, keep=12)
     assert log_files(str(folder))[:3] == files and all_faults(months) == []
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_t37_a_clock_that_is_wrong_and_jumps_again_removes_nothing(
+    months: Path, is_restarted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "MIN_LOOKS", 24)
+    folder = str(months / "log")
+    kept, hour = Retention(folder, 12), DAY // 24
+
+    def due(now: int) -> list[LogFile]:
+        return (Retention(folder, 12) if is_restarted else kept).due(now)
+
+    for days in (0, 730, 760, 800, 801, 900):  # Only a few hours pass while the clock jumps ahead.
+        assert due(NOVEMBER + (61 + days) * DAY) == []
+    true = [due(NOVEMBER + 62 * DAY + look * hour) for look in range(48)]
+    assert not any(true), "no file is older than a year"
+    much_later = [due(NOVEMBER + 800 * DAY + look * hour) for look in range(48)]
+    assert not any(much_later[:24]) and all(much_later[24:]), "a day has passed"
 
 
 async def test_t37_retention_does_not_hide_what_was_missing_before(months: Path) -> None:

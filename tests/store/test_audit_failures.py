@@ -437,3 +437,15 @@ async def test_r26_a_file_that_is_removed_while_it_is_written_is_noticed(tmp_pat
     assert "kept" in [row.request for row in rows_in(tmp_path, "decision")]
     rows = rows_in(tmp_path)
     assert rows[0].verdict == "gap" and "removed" in str(rows[0].body), rows[0]
+
+
+async def test_old_files_that_cannot_be_removed_do_not_delay_checkpoints(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "retention.json").mkdir()
+    async with asyncio.timeout(10), open_audit_log(str(tmp_path), rows_per_checkpoint=1) as log:
+        await until(lambda: "Old files of the audit log could not be removed" in caplog.text)
+        signed = (tmp_path / "writer1.checkpoints").stat().st_size
+        await log.append(decision("r1"))
+        await until(lambda: (tmp_path / "writer1.checkpoints").stat().st_size > signed)
+    assert "could not be signed" not in caplog.text and faults(tmp_path) == []

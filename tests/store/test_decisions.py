@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sqlite3
 import stat
 import subprocess
@@ -293,6 +294,24 @@ async def test_a_file_of_the_version_before_is_brought_up_to_date(path: str, mor
             await state.abandon("bbbbbb")
             assert [found.abandoned for found in await state.open_questions()] == [True]
         clock.now += 3 * 3600 * 10**9
+
+
+async def test_an_upgrade_forgets_what_questions_were_about_that_have_ended(path: str) -> None:
+    os.mkdir(os.path.dirname(path))
+    clock = Clock()
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript(VERSION_1)
+        for state, deadline in (("approved", 9), ("declined", 9), ("void", 9), ("pending", -90), ("pending", 8)):
+            members = (f"{state}{deadline}", "run", "b", "ada", "", "tools/call", "files", "tool", "write", "d1")
+            secret = f'{{"a":"secret of {state}{deadline}"}}'
+            ended = (clock.now - 10**12, clock.now + deadline * 10**9, state, 0, None, "", None, "", 0)
+            row = (*members, secret, secret, "", "", *ended)
+            old.execute(f"INSERT INTO approvals VALUES ({', '.join('?' * len(row))})", row)
+        old.commit()
+    async with aclosing(SqliteDecisions(path, clock=clock)) as decisions:
+        assert [each.id for each in await decisions.open_questions()] == ["pending8"]
+        data = b"".join(file.read_bytes() for file in Path(path).parent.glob("state.db*") if file.is_file())
+    assert set(re.findall(rb"secret of [a-z]+-?[0-9]+", data)) == {b"secret of pending8"}
 
 
 async def test_values_that_do_not_fit_are_an_error(path: str) -> None:

@@ -25,7 +25,6 @@ from sluicegate.config.paths import Places, control_socket
 from sluicegate.config.problems import Problem
 from sluicegate.config.self_reference import exposure
 from sluicegate.errors import ConfigError
-from sluicegate.gateway.loading import why_not_offered
 from sluicegate.runtime.lock import check_folder
 
 SEVERITIES: Final = {"error": "bold red", "warning": "bold yellow", "note": "dim"}
@@ -82,6 +81,9 @@ def has_nothing_to_run(server: ServerConfig | None) -> bool:
         case PythonFile() as source:
             return not os.path.isfile(source.path)
         case Installed() as source:
+            # Imported late: `serve` starts the servers before it loads what runs in its own process.
+            from sluicegate.gateway.loading import why_not_offered
+
             return why_not_offered(source.name, is_bundled=source.is_bundled) is not None
         case _:
             return False

@@ -1,13 +1,10 @@
 """The server with the resource tools, as part of a configuration."""
 
-import logging
 from typing import Final
 
 from msgspec.structs import replace
 
 from sluicegate.config.model import GatewayConfig, Installed, ServerConfig, ServerSettings
-
-log = logging.getLogger("sluicegate")
 
 NAMES: Final = ("sluicegate", "sluicegate-tools", "sluicegate-resources")
 """Names of that server; the first that no other one has is used."""
@@ -35,6 +32,9 @@ def with_resource_tools(config: GatewayConfig, settings: dict[str, object] | Non
     taken = {name for server in config.servers.values() for name in server.names}
     name = next((name for name in NAMES if name not in taken), "")
     if not name:
+        import logging  # Imported late: `serve` starts the servers before it is loaded.
+
+        log = logging.getLogger("sluicegate")
         log.warning("There are no tools for resources, since servers have all of their names.")
         return config
     # Without a prefix, models find them under the names that they know.

@@ -23,7 +23,7 @@ from sluicegate.gate.rules import GROUP, KINDS, PolicyConfig, Rule, Subject, rea
 from sluicegate.protocol.message import Reply
 from sluicegate.protocol.methods import JUDGED, UNJUDGED
 from sluicegate.protocol.tasks import REQUESTS as TASK_REQUESTS
-from sluicegate.protocol.uri_normalize import plain
+from sluicegate.protocol.uri_normalize import is_plain_host, plain
 from sluicegate.text.globs import BadGlob, Glob, glob, name_glob
 from sluicegate.text.tool_names import spellings
 
@@ -48,7 +48,6 @@ _SCHEME: Final = re.compile(r"(?ai:https?|wss?|ftp|file):")
 _URL: Final = re.compile(r"((?ai:https?|wss?|ftp|file))://([^/]*)")
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*)(?::([1-9][0-9]*))?")
 """A host as it is compared: no user, no capitals, no dot at its end, and nothing that ends it for some readers only."""
-_IPV4: Final = re.compile(r"(?:(?:[1-9]?[0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5])(?:\.(?!$)|$)){4}")
 _PORTS: Final = {"http": "80", "ws": "80", "https": "443", "wss": "443", "ftp": "21"}
 _ANY_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _URL_GLOB: Final = re.compile(r"[A-Za-z*{][A-Za-z0-9+.,*?{}-]*://")
@@ -102,9 +101,12 @@ class ArgumentCondition(msgspec.Struct, frozen=True):
 
     def _matches_otherwise(self, text: str) -> bool:
         """Whether it matches another spelling of a text that is not suspicious."""
-        if any(map(self.glob.matches, other_spellings(text))):
+        others = list(other_spellings(text))
+        if any(map(self.glob.matches, others)):
             return True
-        return self.below is not None and text.startswith("/") and self.below.matches(text)
+        if self.below is None or not (text.startswith("/") or any(each.startswith("file:") for each in others)):
+            return False
+        return any(each.startswith("/") and self.below.matches(each) for each in others)
 
 
 class CompiledRule(msgspec.Struct, frozen=True):
@@ -143,6 +145,9 @@ class CompiledRule(msgspec.Struct, frozen=True):
             if subject.kinds == KINDS or target.kind in subject.kinds:
                 if subject.name is None or (any(map(subject.name.matches, forms)) if forms else not self.allows):
                     return True
+                if not self.allows and target.kind == "resource":
+                    if any(subject.name.matches(each) for form in forms for each in _with_either_end(form)):
+                        return True
                 # Clients see `a__b` of a tool `a.b`; only rules that deny or ask take the one for the other (T15).
                 if not self.allows and target.kind != "resource" and "." in target.name:
                     if subject.name.matches(target.name.replace(".", "__")):
@@ -431,22 +436,7 @@ def _is_plain_url(text: str) -> bool:
     if scheme == "file":
         return not host
     parts = _HOST.fullmatch(host)
-    return parts is not None and parts[2] != _PORTS[scheme] and _is_plain_host(parts[1])
-
-
-def _is_plain_host(host: str) -> bool:
-    """Whether an address is spelled in the usual way: 127.0.0.1, and neither 127.1 nor 2130706433."""
-    if host.startswith("["):
-        import ipaddress  # Imported late: few URLs have such an address.
-
-        try:
-            address = ipaddress.IPv6Address(host[1:-1])
-        except ValueError:
-            return False
-        return str(address) == host[1:-1] and address.ipv4_mapped is None
-    last = host.rpartition(".")[2]
-    is_number = last.isdigit() or last.startswith("0x")
-    return not is_number or _IPV4.fullmatch(host) is not None
+    return parts is not None and parts[2] != _PORTS[scheme] and is_plain_host(parts[1])
 
 
 def other_spellings(text: str) -> Iterator[str]:
@@ -456,14 +446,24 @@ def other_spellings(text: str) -> Iterator[str]:
         forms.add(unquote(text))
     if not text.isascii() or len(forms) > 1:
         forms |= {unicodedata.normalize(form, each) for form in ("NFC", "NFD", "NFKC") for each in forms}
-    is_url = _ANY_SCHEME.match(text) is not None
     for each in forms:
-        bare = each.partition("#")[0].removesuffix("?") if is_url else each
+        if _ANY_SCHEME.match(each) is None:
+            yield from _with_either_end(each)
+            yield from _with_either_end(f"/{each.lstrip('/')}")
+            continue
+        bare = each.partition("#")[0].removesuffix("?")
         yield bare
-        yield bare.rstrip("/") or "/"
-        yield f"{bare}/" if is_url else f"/{bare.lstrip('/')}"
+        yield from _with_either_end(bare)
         if (found := _URL.match(bare)) is not None and found[1] in _PORTS and ":" not in found[2]:
-            yield f"{found[0]}:{_PORTS[found[1]]}{bare[found.end() :] or '/'}"
+            yield from _with_either_end(f"{found[0]}:{_PORTS[found[1]]}{bare[found.end() :]}")
+        elif bare.startswith("file:///"):
+            yield from _with_either_end(bare.removeprefix("file://"))
+
+
+def _with_either_end(text: str) -> tuple[str, str]:
+    """A path or URL without a slash at its end and with one: both are the same folder."""
+    bare = text.rstrip("/")
+    return bare or "/", f"{bare}/"
 
 
 def forms_of_uri(uri: str) -> tuple[str, ...]:

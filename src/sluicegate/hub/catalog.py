@@ -97,6 +97,8 @@ class Offer(msgspec.Struct, frozen=True):
     takes_tasks: bool = False
     """Whether its tools may be called as tasks of 2025-11-25."""
     is_gateway: bool = False
+    hub_id: str = ""
+    """The id of that gateway, until it ends."""
     """Whether it is another sluicegate gateway: requests to it carry the number of gateways behind them."""
     findings: tuple[str, ...] = ()
     """What else was left out, and why: sentences for the operator."""
@@ -167,6 +169,8 @@ class Entry(msgspec.Struct, frozen=True):
     """Whether this tool sends events before its result."""
     source: Offered | None = None
     """What the server offered; while it is the same object, the entry is reused."""
+    has_page: bool = False
+    """Whether it is a page of MCP Apps, or names the one that shows it, which need not be listed."""
 
     @property
     def definition(self) -> Params:
@@ -198,6 +202,10 @@ class Catalog(msgspec.Struct, frozen=True):
     """Entries that may not be used, by list and exposed name, with the reason. They keep their names."""
     is_part: bool = False
     """Whether a profile shows only some of it."""
+    page_tools: Mapping[str, Sequence[tuple[str, str]]] = {}
+    """The tools of servers with pages, by their own names: the mounts that have them, and their exposed names.
+
+    Also those that are hidden or left out."""
 
     def of(self, kind: str) -> Mapping[str, Entry]:
         """The entries of one of the four lists."""
@@ -234,18 +242,11 @@ class Catalog(msgspec.Struct, frozen=True):
         """The exposed name of a tool that a page of its own server calls; None if there is none, or several.
 
         Pages of MCP Apps are written for one server. They call its tools by their own names, and hosts forward these
-        calls without saying which page they came from. So only tools of servers that have pages count.
+        calls without saying which page they came from. So only tools of servers that have pages count, and all of them:
+        a call for a tool that is hidden from the caller must not reach another server (T22).
         """
-        found = [(name, entry) for name, entry in self.tools.items() if entry.own == own and self._has_pages(entry)]
-        return found[0][0] if len(found) == 1 else None
-
-    def _has_pages(self, tool: Entry) -> bool:
-        """Whether the server of a tool has pages. They need not be listed: tools name the page that shows them."""
-        return any(
-            entry.mount == tool.mount and b'"ui://' in bytes(entry.encoded)
-            for kind in ("tools", "resources", "templates")
-            for entry in self.of(kind).values()
-        )
+        owners = self.page_tools.get(own, ())
+        return owners[0][1] if len(owners) == 1 and owners[0][1] in self.tools else None
 
     def _exposed(self, kind: str, mount: str, rest: str) -> Iterator[str]:
         prefix, key = self.prefixes[mount], self.keys.get(mount, "")
@@ -329,7 +330,17 @@ def build_catalog(
         findings=findings,
         rule=(naming, longest_name),
         awaited=frozenset(share.mount for share in shares if share.is_awaited),
+        page_tools=_page_tools(shares, found),
     )
+
+
+def _page_tools(shares: Sequence[Share], found: Mapping[str, Mapping[str, Entry]]) -> dict[str, list[tuple[str, str]]]:
+    with_pages = {entry.mount for entries in found.values() for entry in entries.values() if entry.has_page}
+    names = {(e.mount, e.own): name for name, e in found["tools"].items() if e.mount in with_pages}
+    owners: dict[str, list[tuple[str, str]]] = {}
+    for mount, own in ((s.mount, tool.own) for s in shares if s.mount in with_pages for tool in s.offer.tools):
+        owners.setdefault(own, []).append((mount, names.get((mount, own), "")))
+    return owners
 
 
 def _collisions(kind: str, entries: Mapping[str, Entry]) -> Iterator[str]:
@@ -458,11 +469,13 @@ def _entry(kind: str, share: Share, offered: Offered, exposed: str) -> Entry:
     if kind == "tools":
         definition.pop("execution", None)  # It announces legacy tasks, which we do not offer.
         definition = _with_method(definition, share, offered.own)
-    encoded = msgspec.Raw(msgspec.json.encode(definition))
+    encoded = msgspec.json.encode(definition)
+    has_page = kind != "prompts" and b'"ui://' in encoded
     server, kind_of_target = share.key or share.mount, _TARGETS[kind]
     target = Target(server, kind_of_target, offered.own, offered.digest, offered.salient, share.origin)
     is_stream = (as_object(definition.get("_meta")) or {}).get(STREAMING_KEY) is True
-    return Entry(share.mount, offered.own, encoded, offered.marks, target, as_task, is_stream, offered)
+    raw = msgspec.Raw(encoded)
+    return Entry(share.mount, offered.own, raw, offered.marks, target, as_task, is_stream, offered, has_page)
 
 
 def _with_method(definition: Params, share: Share, own: str) -> Params:
@@ -520,7 +533,8 @@ def seen_through(catalog: Catalog, profile: Subset) -> Catalog:
         return profile.tools.lets_all or profile.tools.let(*whole_names(names[entry.mount], entry.own))
 
     parts = {kind: {name: e for name, e in catalog.of(kind).items() if shows(kind, e)} for kind in KINDS}
-    return msgspec.structs.replace(catalog, **parts, prefixes=kept, is_part=True)
+    pages = {own: [each for each in owners if each[0] in kept] for own, owners in catalog.page_tools.items()}
+    return msgspec.structs.replace(catalog, **parts, prefixes=kept, page_tools=pages, is_part=True)
 
 
 def without_hidden(catalog: Catalog, is_hidden: Callable[[Target], bool]) -> Catalog:
@@ -537,7 +551,10 @@ def without_hidden(catalog: Catalog, is_hidden: Callable[[Target], bool]) -> Cat
 
 
 GATEWAY: Final = "dev.sluicegate/gateway"
-"""In `_meta` of every page of our lists: marks us as a gateway."""
+"""In `_meta` of every page of our lists: the id of the hub, by which other gateways know that we are one.
+
+A gateway that asks another one for lists has its own id there, and gets no entries that came from itself.
+"""
 MAX_HOPS: Final = 8
 """Gateways that mount each other would otherwise list each other's entries, and forward requests, without end."""
 

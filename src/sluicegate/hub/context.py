@@ -1,6 +1,7 @@
 """`HubContext`: what the routers of a hub share."""
 
 from collections.abc import Iterable, Mapping
+from secrets import token_hex
 from typing import Final
 
 from sluicegate.errors import UnknownTarget
@@ -19,6 +20,8 @@ class HubContext:
     """The mounts, the governor and the settings of a hub; only the hub changes them."""
 
     def __init__(self, info: Mapping[str, object]) -> None:
+        self.id = token_hex(8)
+        """By which other gateways know this hub."""
         self.info = info
         """The name and version that clients see."""
         self.mounts: dict[str, Mount] = {}
@@ -47,6 +50,10 @@ class HubContext:
     def mounts_of(self, names: Iterable[str]) -> list[Mount]:
         """The mounts of these names; names of removed mounts are left out."""
         return [mount for name in names if (mount := self.find(name)) is not None]
+
+    def mounts_of_hub(self, id: str) -> frozenset[str]:
+        """The names of the mounts that are the gateway with this id."""
+        return frozenset(name for name, mount in self.mounts.items() if mount.offer and mount.offer.hub_id == id)
 
     def hides(self, caller: Caller, target: Target) -> bool:
         """Whether a caller may never use the target."""

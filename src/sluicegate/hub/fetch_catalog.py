@@ -181,6 +181,7 @@ async def fetch_offer(
     *,
     before: Offer | None = None,
     seconds: float | None = None,
+    own_id: str = "",
 ) -> Offer:
     """The offer of a server, within the limits. A list that cannot be fetched in time stays as it was `before`.
 
@@ -188,7 +189,7 @@ async def fetch_offer(
         UpstreamError: it went away, or none of the lists that it announced can be fetched.
         RemoteProtocolError: none of them can be read.
     """
-    fetching = _Fetching(name, connection, limits, turns or Turns())
+    fetching = _Fetching(name, connection, limits, turns or Turns(), own_id)
     found: dict[str, Entries] = {}
     problems: dict[str, UpstreamError | RemoteProtocolError] = {}
     for which, each in LISTS.items():
@@ -215,6 +216,7 @@ async def fetch_offer(
         is_public=bool(fetching.lives) and all(public for _, public in fetching.lives),
         takes_tasks=_takes_tasks(connection.discovery),
         is_gateway=fetching.is_gateway,
+        hub_id=fetching.hub_id,
         findings=tuple(fetching.findings),
         extensions=offered_by(connection.discovery),
         failures={which: str(problem) for which, problem in problems.items()},
@@ -232,9 +234,11 @@ def _takes_tasks(discovery: Discovery) -> bool:
 class _Fetching:
     """Fetches the lists of one server."""
 
-    def __init__(self, name: str, connection: Connection, limits: OfferLimits, turns: Turns) -> None:
+    def __init__(self, name: str, connection: Connection, limits: OfferLimits, turns: Turns, own_id: str) -> None:
+        self._own_id = own_id
         self.lives: list[tuple[int, bool]] = []
         self.is_gateway = False
+        self.hub_id = ""
         self.is_full = False
         self.findings: list[str] = []
         self._name = name
@@ -250,6 +254,9 @@ class _Fetching:
         faults = _Faults()
         params: Params | None = {}
         while params is not None and not self.is_full:
+            is_known = self.is_gateway
+            if is_known:
+                params = {**params, "_meta": {GATEWAY: self._own_id}}
             reply = await self._connection(Exchange(each.method, params, NOBODY, ClientProfile()))
             if isinstance(reply, ErrorObject):
                 if reply.code == METHOD_NOT_FOUND:
@@ -266,7 +273,12 @@ class _Fetching:
             # Long members, which we do not use, stay encoded.
             page = {key: value_of(value) if len(memoryview(value)) <= REST else value for key, value in found.items()}
             self.lives.append(_life_of(page))
-            self.is_gateway = self.is_gateway or GATEWAY in (as_object(page.get("_meta")) or {})
+            if (mark := (as_object(page.get("_meta")) or {}).get(GATEWAY)) is not None:
+                self.is_gateway, self.hub_id = True, mark if isinstance(mark, str) else ""
+                if not is_known:  # Asked again, it leaves out what it has from us.
+                    self.lives.pop()
+                    self._turns.end()
+                    continue
             if entries is not None:
                 page[each.found_in] = await self._fitting(each, entries, faults)
             elif listed is None or bytes(listed) == b"null":
@@ -387,8 +399,14 @@ class Lists:
     """Keeps the offer of a server up to date while a connection lasts."""
 
     def __init__(
-        self, reachability: Reachability, settings: Callable[[], MountSettings], connection: Connection
+        self,
+        reachability: Reachability,
+        settings: Callable[[], MountSettings],
+        connection: Connection,
+        own_id: str = "",
     ) -> None:
+        """`own_id` is the id of our hub, which other gateways are told."""
+        self._own_id = own_id
         self._reachability = reachability
         self._settings = settings
         self._connection = connection
@@ -481,7 +499,9 @@ class Lists:
         name, settings, turns = self._reachability.name, self._settings(), Turns()
         seconds = settings.offer_timeout
         try:
-            return await fetch_offer(name, self._connection, settings.offers, turns, before=before, seconds=seconds)
+            return await fetch_offer(
+                name, self._connection, settings.offers, turns, before=before, seconds=seconds, own_id=self._own_id
+            )
         except (UpstreamProtocolError, RemoteProtocolError) as problem:
             # The server's own text stays in the details: the sentence must be safe to show.
             details = f" ({problem.message}){problem.details if isinstance(problem, UpstreamError) else ''}"

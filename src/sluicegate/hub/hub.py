@@ -268,6 +268,7 @@ class Hub:
             name,
             upstream,
             settings,
+            hub_id=self._context.id,
             client_info=self._context.info,
             on_change=self._changed,
             on_update=self._updated,

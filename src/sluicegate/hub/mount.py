@@ -54,6 +54,7 @@ class Mount:
         upstream: Upstream,
         settings: MountSettings,
         *,
+        hub_id: str,
         client_info: Mapping[str, object],
         on_change: Callable[["Mount"], None],
         on_update: Callable[["Mount", str, str], None],
@@ -64,6 +65,7 @@ class Mount:
     ) -> None:
         """
         Args:
+            hub_id: the id of the hub, which other gateways are told.
             on_change: called when its offer or its state changes.
             on_update: gets the URI of a resource that changed, and the subscribed URI.
             on_list_notice: called when the server announces list changes but the lists turn out to be the same.
@@ -72,6 +74,7 @@ class Mount:
         """
         self.name = name
         self.settings = settings
+        self._hub_id = hub_id
         self.state = MountState.STARTING
         self._sentence = f"{name} is starting."
         self.problem: UpstreamError | None = None
@@ -287,7 +290,8 @@ class Mount:
         try:
             async with asyncio.timeout(None) as self._opening, self._upstream.connect(self._host) as connection:
                 async with TaskScope() as tasks:
-                    lists = self._lists = Lists(self.reachability, lambda: self.settings, connection)
+                    lists = Lists(self.reachability, lambda: self.settings, connection, self._hub_id)
+                    self._lists = lists
                     offer = await lists.fetch(tasks)
                     self._opening = None
                     installing.cancel()

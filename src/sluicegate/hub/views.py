@@ -15,7 +15,7 @@ from sluicegate.exchange import BEING_REVIEWED, Caller, Exchange, Target
 from sluicegate.hub.catalog import GATEWAY, KINDS, Catalog, Entry, Subset, seen_through, without_hidden
 from sluicegate.hub.context import HubContext
 from sluicegate.hub.mount import Mount
-from sluicegate.protocol.message import Params, Result
+from sluicegate.protocol.message import Params, Result, as_object
 from sluicegate.protocol.methods import LIST_CHANGES
 from sluicegate.protocol.modern_era import SERVER_INFO_KEY, complete
 from sluicegate.protocol.sealed_tokens import Sealer
@@ -88,7 +88,9 @@ class ListPages:
         if number not in self._snapshots:
             raise InvalidParams("Invalid params: the cursor is not one that this list gave; start again without it.")
         version = exchange.profile.version
-        page, end = self._page(exchange.method, version if version in SESSION_VERSIONS else "", number, start)
+        asker = (as_object(exchange.params.get("_meta")) or {}).get(GATEWAY)
+        away = self._context.mounts_of_hub(asker) if isinstance(asker, str) else frozenset[str]()
+        page, end = self._page(exchange.method, version if version in SESSION_VERSIONS else "", number, start, away)
         if end is None:
             return page
         # Cursors are bound to their caller (T12), and are all in which the pages of two callers differ.
@@ -97,8 +99,12 @@ class ListPages:
         with_cursor = msgspec.Raw(b'%b,"nextCursor":"%b"}' % (encoded[:-1], following.encode()))
         return msgspec.structs.replace(page, value=with_cursor)
 
-    def _page(self, method: str, version: str, number: int, start: int) -> tuple[Result, int | None]:
+    def _page(
+        self, method: str, version: str, number: int, start: int, away: frozenset[str]
+    ) -> tuple[Result, int | None]:
         """An encoded page as callers of an older revision, if any, understand it, and where the next one starts.
+
+        Entries of the mounts in `away` are left out.
 
         It is kept for the next caller: to encode or translate a thousand entries takes milliseconds.
         """
@@ -107,12 +113,16 @@ class ListPages:
         ttl_ms, scope = self._context.life(catalog.prefixes)
         if catalog.is_part:
             scope = "private"  # A shared cache must not show one profile's lists to another (T11).
-        key = (kind, version, number, start, size, ttl_ms, scope)
+        key = (kind, version, number, start, size, ttl_ms, scope, away)
         if (kept := self._pages.get(key)) is not None:
             return kept
-        entries = catalog.of(kind).values()
+        entries = [entry for entry in catalog.of(kind).values() if entry.mount not in away]
         value: Params = {member: [entry.encoded for entry in islice(entries, start, start + size)]}
-        value["_meta"] = {SERVER_INFO_KEY: dict(self._context.info), GATEWAY: True, **self._absences(catalog)}
+        value["_meta"] = {
+            SERVER_INFO_KEY: dict(self._context.info),
+            GATEWAY: self._context.id,
+            **self._absences(catalog),
+        }
         encoded = msgspec.Raw(msgspec.json.encode(complete(value, ttl_ms=ttl_ms, scope=scope)))
         result = Result(encoded, is_final=True)
         if version:

@@ -11,6 +11,8 @@ _shape: Final = re.compile(r"([^:/?#]+:)(//[^/?#]*)?(.*)", re.DOTALL)
 _escapes: Final = re.compile(r"(?:%(?!2[3Ff5]|3[Ff])[0-9A-Fa-f]{2})+")
 _kept: Final = re.compile(r"%[23]f")
 
+_IPV4: Final = re.compile(r"(?:(?:[1-9]?[0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5])(?:\.(?!$)|$)){4}")
+
 _MAX_ESCAPE: Final = 12
 """Characters for one escaped character: four bytes of UTF-8, each as %F0."""
 
@@ -65,3 +67,18 @@ class Spellings:
 def _ends_at(whole: str, name: str) -> bool:
     """Whether a prefix of a name is the whole name, or ends at a path segment."""
     return len(whole) == len(name) or whole.endswith("/") or name[len(whole)] in "/#?"
+
+
+def is_plain_host(host: str) -> bool:
+    """Whether an address is spelled in the usual way: 127.0.0.1, and neither 127.1 nor 2130706433."""
+    if host.startswith("["):
+        import ipaddress  # Imported late: few URLs have such an address.
+
+        try:
+            address = ipaddress.IPv6Address(host[1:-1])
+        except ValueError:
+            return False
+        return str(address) == host[1:-1] and address.ipv4_mapped is None
+    last = host.rpartition(".")[2]
+    is_number = last.isdigit() or last.startswith("0x")
+    return not is_number or _IPV4.fullmatch(host) is not None

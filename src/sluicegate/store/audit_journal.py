@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 
 from sluicegate.runtime.lock import try_lock
-from sluicegate.store.audit_files import MAX_WRITERS, Keys, load_keys, writers
+from sluicegate.store.audit_files import MAX_WRITERS, Keys, LogFile, load_keys, writers
 from sluicegate.store.audit_writer import Timed, Writer
 from sluicegate.store.base import Row
 from sluicegate.store.retention import Removal, Retention, removal_of, statements
@@ -111,19 +111,18 @@ class Journal:
         due = self._retention.due(self._clock())
         if not due or self.writer is None:
             return None
-        known = list(statements(self._folder))
-        removals = {
-            number: removal_of([file for file in due if file.writer == number], self._keep, known)
-            for number in sorted({file.writer for file in due})
-        }
-        own = removals.pop(self.writer.number, None)
-        for number, removal in removals.items():
+        for number in sorted({file.writer for file in due} - {self.writer.number}):
             with self._dead(number) as dead:
-                if dead is not None and removal is not None:
+                # Planned with its lock: another gateway may have removed the files a moment ago.
+                if dead is not None and (removal := self._removal(number, due)) is not None:
                     dead.open()
                     _write_signed(dead, self._timed([removal.row]))
                     removal.remove()
-        return own
+        return self._removal(self.writer.number, due)
+
+    def _removal(self, number: int, due: Sequence[LogFile]) -> Removal | None:
+        files = [file for file in due if file.writer == number and os.path.exists(file.path)]
+        return removal_of(files, self._keep, list(statements(self._folder))) if files else None
 
     def close(self, rows: Sequence[Timed] = ()) -> str:
         """Write the last rows and a checkpoint, which is returned, and let go of the writer.

@@ -285,12 +285,15 @@ class FileAudit:
             self._checkpoint_due.clear()
             try:
                 await self._checkpoint(anchors)
-                await self._remove_old()
                 failed = ""
             except OSError as problem:  # The rows are written; a checkpoint can come later.
                 if _described(problem) != failed:
                     failed = _described(problem)
                     log.error("The audit log could not be signed: %s.", failed)
+            try:
+                await self._remove_old()
+            except OSError as problem:  # The next look tries again.
+                log.error("Old files of the audit log could not be removed: %s.", _described(problem))
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     # After a failure only time counts: each new row would be another attempt.

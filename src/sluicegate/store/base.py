@@ -173,7 +173,9 @@ Scope = Literal["once", "minutes", "always"]
 MINUTES: Final = 10 * 60 * 10**9
 """The length of a grant for ten minutes."""
 KEPT: Final = 3600 * 10**9
-"""Ended questions are kept this long, for commands that show what became of them. They hold the arguments of calls."""
+"""Ended questions are kept this long, for commands that show what became of them, without the arguments of calls."""
+EXPIRED_FOR: Final = 60 * 10**9
+"""After its deadline, a question is left for this long to the call that waits for it, and ends it."""
 
 Way = Literal["client", "command", "page"]
 """How a person answered."""

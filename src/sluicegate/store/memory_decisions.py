@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import asdict, replace
 
 from sluicegate.runtime.task_scope import forever
-from sluicegate.store.base import KEPT, Approval, ApprovalAnswer, Grant, Observers, Pin, Seen, new_grant
+from sluicegate.store.base import EXPIRED_FOR, KEPT, Approval, ApprovalAnswer, Grant, Observers, Pin, Seen, new_grant
 
 _FORGOTTEN: Final = {"arguments": "{}", "others": "{}"}
 """Of a question that has ended, as in `SqliteDecisions`."""
@@ -40,7 +40,11 @@ class MemoryDecisions:
         equal = [each for each in run if each.binding == question.binding and _is_unused(each, now)]
         if equal:
             return self._put(replace(max(equal, key=lambda each: each.asked), abandoned=False))
-        self._approvals = {id: each for id, each in self._approvals.items() if each.deadline >= now - KEPT}
+        self._approvals = {
+            id: replace(each, state="void", **_FORGOTTEN) if _is_expired(each, now) else each
+            for id, each in self._approvals.items()
+            if each.deadline >= now - KEPT
+        }
         self._grants = {id: each for id, each in self._grants.items() if not _has_ended(each, now)}
         if sum(each.caller == question.caller and _is_open(each, now) for each in run) >= most:
             return None
@@ -218,6 +222,10 @@ class MemoryDecisions:
 
 def _is_in_time(approval: Approval, now: int) -> bool:
     return approval.asked <= now < approval.deadline
+
+
+def _is_expired(approval: Approval, now: int) -> bool:
+    return approval.state == "pending" and approval.deadline <= now - EXPIRED_FOR
 
 
 def _is_open(approval: Approval, now: int) -> bool:

@@ -1,7 +1,10 @@
 """Which files of an audit log are too old to be kept, and the row that says so before they are removed.
 
-A file is removed after two observations, at least a day apart by the clock, have both found it too old. A clock that is
-wrong for a moment makes at most one of them, and an observation that lies in the future is void.
+A file is removed after 24 looks in a row, over at least a day by the clock, have found it too old. A gateway looks at
+its start and then every hour by the monotonic clock, so a clock that is wrong for some hours, or jumps by days
+meanwhile, removes nothing. Looks are counted, also those of several gateways together, because a gateway that is
+restarted daily would never see 24 hours by itself. The time of the newest row proves nothing: a gateway with a wrong
+clock begins with a row of that time.
 """
 
 import os
@@ -10,21 +13,30 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from sluicegate.store.audit_files import LogFile, last_line, log_files, read_rows
 from sluicegate.store.audit_writer import month_of
 from sluicegate.store.base import Row
 from sluicegate.store.chain import StoredRow, read_row
 
-_APART: Final = 86_400 * 1_000_000_000
-"""Nanoseconds between two observations."""
+MIN_LOOKS: Final = 24
+"""Looks that must have found a file too old."""
+_MIN_TIME: Final = 86_400 * 1_000_000_000
+"""Nanoseconds between the first and the last of them."""
 _REMOVED: Final = b'"verdict":"removed"'
 
 
-class _Observation(msgspec.Struct):
+class _Observation(msgspec.Struct, kw_only=True):
     at: int
+    """When the first look was."""
     before: str
-    """The month before which files were too old."""
+    """The month before which files were too old at all looks."""
+    last: int = 0
+    """When the last look was."""
+    looks: int = 1
+    released: str = ""
+    """The month before which files can be removed, after an earlier observation was complete."""
 
 
 class Retention:
@@ -50,17 +62,21 @@ class Retention:
         earlier = self._earlier()
         if not _older(self._folder, before):
             if earlier is not None:  # It was made with a clock that was wrong, or its files were removed.
-                os.unlink(self._path)
+                with suppress(FileNotFoundError):  # Another gateway was first.
+                    os.unlink(self._path)
             return []
-        if earlier is not None and 0 <= now - earlier.at < _APART:
-            return []
+        if earlier is None or now < max(earlier.at, earlier.last):  # A clock that was set back: one of both is wrong.
+            seen = _Observation(at=now, last=now, before=before)
+        else:
+            seen = replace(earlier, last=now, before=min(before, earlier.before), looks=earlier.looks + 1)
+        if seen.looks >= MIN_LOOKS and now - seen.at >= _MIN_TIME:
+            # What is released stays so, since each of several gateways has to remove its own files.
+            seen = _Observation(at=now, last=now, before=before, released=seen.before)
         temporary = f"{self._path}.{os.getpid()}"
         with open(temporary, "wb", opener=_private) as file:
-            file.write(msgspec.json.encode(_Observation(now, before)))
+            file.write(msgspec.json.encode(seen))
         os.replace(temporary, self._path)
-        if earlier is None or now < earlier.at:
-            return []
-        return _older(self._folder, min(before, earlier.before))
+        return _older(self._folder, min(before, seen.released))
 
     def _earlier(self) -> _Observation | None:
         try:

@@ -27,7 +27,7 @@ import msgspec
 from sluicegate.errors import StateUnavailable
 from sluicegate.runtime.lock import try_lock
 from sluicegate.runtime.task_scope import forever
-from sluicegate.store.base import KEPT, Approval, ApprovalAnswer, Grant, Observers, Pin, Seen, new_grant
+from sluicegate.store.base import EXPIRED_FOR, KEPT, Approval, ApprovalAnswer, Grant, Observers, Pin, Seen, new_grant
 
 log = logging.getLogger("sluicegate")
 
@@ -74,10 +74,13 @@ CREATE INDEX IF NOT EXISTS approvals_by_caller ON approvals (run, caller) WHERE 
 CREATE INDEX IF NOT EXISTS approvals_by_deadline ON approvals (deadline);
 """
 """Makes the tables of version 1 those of version 2."""
-_FROM_2: Final = """
+_FORGET: Final = "arguments = '{}', others = '{}'"
+"""Of a question that has ended: what it was about may hold secrets. Its binding still tells equal calls."""
+_FROM_2: Final = f"""
 ALTER TABLE approvals ADD COLUMN origin TEXT NOT NULL DEFAULT '';
 ALTER TABLE approvals ADD COLUMN repeated TEXT NOT NULL DEFAULT '';
 ALTER TABLE grants ADD COLUMN origin TEXT NOT NULL DEFAULT '';
+UPDATE approvals SET {_FORGET} WHERE state != 'pending';
 """
 """Makes the tables of version 2 those of version 3. Grants of version 2 are shown, and cover nothing."""
 
@@ -87,8 +90,6 @@ _UPGRADES: Final = {0: _SCHEMA, 1: _FROM_1 + _FROM_2, 2: _FROM_2}
 # A clock that was set back makes a question or a grant invalid rather than longer.
 _IN_TIME: Final = "asked <= :now AND :now < deadline"
 _NOT_ENDED: Final = "(state = 'pending' OR (state IN ('approved', 'declined') AND taken = 0))"
-_FORGET: Final = "arguments = '{}', others = '{}'"
-"""Of a question that has ended: what it was about may hold secrets. Its binding still tells equal calls."""
 _UNUSED: Final = f"{_NOT_ENDED} AND {_IN_TIME}"
 
 
@@ -144,6 +145,7 @@ class SqliteDecisions:
                     os.makedirs(self._runs, mode=0o700, exist_ok=True)
                     self._lock = try_lock(os.path.join(self._runs, self.run))
             self._void_stopped()
+            self._void_expired()
             self._version = self._data_version()
             on_failure.pop_all()
 
@@ -161,6 +163,7 @@ class SqliteDecisions:
                 for statement in _UPGRADES.get(before, "").split(";\n"):
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {_VERSION}")
+            self._forget_log()
         if self._db_version() != _VERSION:
             raise StateUnavailable("The record of approvals was written by another version of sluicegate.")
 
@@ -183,6 +186,7 @@ class SqliteDecisions:
 
     async def ask(self, question: Approval, most: int) -> Approval | None:
         """The open question or unused answer with the same run and binding, else this one; see `Approvals`."""
+        self._void_expired()
         now = self._clock()
         bound = {"run": question.run, "binding": question.binding, "caller": question.caller, "now": now}
         with self._writing() as db:
@@ -220,6 +224,20 @@ class SqliteDecisions:
             self._forget_log()
             self._observers.notify("approvals")
         return changed == 1
+
+    def _void_expired(self) -> None:
+        """Void questions that nothing has ended: what they are about is forgotten.
+
+        They must not stay open: with a clock that was set back, a question without its arguments could be answered.
+        """
+        expired, end = "state = 'pending' AND deadline <= ?", (self._clock() - EXPIRED_FOR,)
+        with self._errors():
+            found = self._db.execute(f"SELECT 1 FROM approvals WHERE {expired} LIMIT 1", end).fetchone()
+        if found is not None:  # Most often there is none, and nothing has to wait for other writers.
+            with self._writing() as db:
+                db.execute(f"UPDATE approvals SET state = 'void', {_FORGET} WHERE {expired}", end)
+            self._forget_log()
+            self._observers.notify("approvals")
 
     def _forget_log(self) -> None:
         """Empty the log beside the file, which has what was overwritten. While another process reads it, it stays."""
@@ -263,6 +281,7 @@ class SqliteDecisions:
     async def open_questions(self) -> list[Approval]:
         """All that can be answered now, the oldest first."""
         self._void_stopped()
+        self._void_expired()
         query = f"SELECT * FROM approvals WHERE state = 'pending' AND {_IN_TIME} ORDER BY asked, id"
         with self._errors():
             return list(_rows(self._db.execute(query, {"now": self._clock()}), Approval))
