@@ -344,7 +344,7 @@ def test_a_rule_of_another_folder_is_not_shown_as_one_of_the_project(folders: Fo
     folders.settings('[[permissions]]\ntool = "mcp__demo__b"\naction = "deny"\n')
     rules = Rules(folders.config().policy)
     places = [judge(rules, Caller("local"), Target("demo", "tool", name), {}).rule for name in "ab"]
-    assert places == [f"{own}:1", "sluicegate.toml:1"]
+    assert places == ["…/xdg/sluicegate/sluicegate.toml:1", "sluicegate.toml:1"]
 
 
 def test_rules_of_a_project_cannot_be_looser_than_the_default_of_the_user(folders: Folders) -> None:

@@ -138,7 +138,7 @@ def test_the_home_folder_of_the_user_database_counts_besides_the_variable(
     folders.settings('[[permissions]]\ntool = "*"\naction = "allow"\n', user=True)
     rules = Rules(folders.config().policy)
     verdict = judge(rules, Caller("local"), Target("demo", "tool", "count"), {})
-    assert verdict.action == "deny" and verdict.rule.endswith("/real/.config/sluicegate/sluicegate.toml:1")
+    assert verdict.action == "deny" and verdict.rule == "…/.config/sluicegate/sluicegate.toml:1"
     assert judge(rules, Caller("local"), Target("demo", "tool", "other"), {}).action == "allow"
 
 

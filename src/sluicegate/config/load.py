@@ -265,11 +265,14 @@ def _rule_problem(file: str, rule: Rule, sentence: str, severity: Severity = "wa
 
 
 def _shown_path(file: str, places: Places) -> str:
-    """The path of a settings file, as short as it can be without looking like a file of the project."""
+    """The path of a settings file, as short as it can be without looking like a file of the project.
+
+    Callers see it where a rule refuses them, so of a file elsewhere it has only the end: `…/config/sluicegate/NAME`.
+    """
     for folder, sign in ((places.root, ""), (places.home, "~/")):
         if file.startswith(os.path.join(folder, "")):
             return sign + os.path.relpath(file, folder)
-    return file
+    return os.path.join("…", *file.split(os.sep)[-3:])
 
 
 def _with_absolute_paths(table: Table, folder: str, home: str) -> Table:
