@@ -357,12 +357,12 @@ async def test_clients_of_a_gateway_see_a_new_tree_at_once_and_under_its_own_uri
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    # Changes of other servers are collected for a minute.
-    (tmp_path / "sluicegate.toml").write_text('[activations.arbor]\nbundled = "arbor"\n[catalog]\ndebounce = 60\n')
+    (tmp_path / "sluicegate.toml").write_text('[activations.arbor]\nbundled = "arbor"\n')
     config = load(Places(root=str(tmp_path), home=str(tmp_path / "home"), environ={})).config
     assert config is not None
     async with asyncio.timeout(30), Gateway(config, load_file=load_file) as gateway:
         await gateway.hub.settled()
+        assert [mount.settings.debounce for mount in gateway.hub.mounts] == [0.0], "changes of others are collected"
         async with sluicegate.connect(MemoryUpstream(gateway.handler())) as client:
             tree: Any = (await client.call("arbor.tree_create", name="main")).structured_content
 

@@ -551,9 +551,10 @@ def without_hidden(catalog: Catalog, is_hidden: Callable[[Target], bool]) -> Cat
 
 
 GATEWAY: Final = "dev.sluicegate/gateway"
-"""In `_meta` of every page of our lists: the id of the hub, by which other gateways know that we are one.
+"""In `_meta` of every page of our lists: marks us as a gateway.
 
-A gateway that asks another one for lists has its own id there, and gets no entries that came from itself.
+A gateway that asks another one for lists has its own id there. It gets the id of the other one, and no entries that
+came from itself.
 """
 MAX_HOPS: Final = 8
 """Gateways that mount each other would otherwise list each other's entries, and forward requests, without end."""

@@ -89,7 +89,7 @@ class ListPages:
             raise InvalidParams("Invalid params: the cursor is not one that this list gave; start again without it.")
         version = exchange.profile.version
         asker = (as_object(exchange.params.get("_meta")) or {}).get(GATEWAY)
-        away = self._context.mounts_of_hub(asker) if isinstance(asker, str) else frozenset[str]()
+        away = self._context.mounts_of_hub(asker) if isinstance(asker, str) else None
         page, end = self._page(exchange.method, version if version in SESSION_VERSIONS else "", number, start, away)
         if end is None:
             return page
@@ -100,11 +100,12 @@ class ListPages:
         return msgspec.structs.replace(page, value=with_cursor)
 
     def _page(
-        self, method: str, version: str, number: int, start: int, away: frozenset[str]
+        self, method: str, version: str, number: int, start: int, away: frozenset[str] | None
     ) -> tuple[Result, int | None]:
         """An encoded page as callers of an older revision, if any, understand it, and where the next one starts.
 
-        Entries of the mounts in `away` are left out.
+        `away` is None unless a gateway asks: entries of these mounts are left out for it, and it is told our id. Other
+        clients get the same bytes from every gateway of this configuration.
 
         It is kept for the next caller: to encode or translate a thousand entries takes milliseconds.
         """
@@ -116,11 +117,11 @@ class ListPages:
         key = (kind, version, number, start, size, ttl_ms, scope, away)
         if (kept := self._pages.get(key)) is not None:
             return kept
-        entries = [entry for entry in catalog.of(kind).values() if entry.mount not in away]
+        entries = [entry for entry in catalog.of(kind).values() if not away or entry.mount not in away]
         value: Params = {member: [entry.encoded for entry in islice(entries, start, start + size)]}
         value["_meta"] = {
             SERVER_INFO_KEY: dict(self._context.info),
-            GATEWAY: self._context.id,
+            GATEWAY: True if away is None else self._context.id,
             **self._absences(catalog),
         }
         encoded = msgspec.Raw(msgspec.json.encode(complete(value, ttl_ms=ttl_ms, scope=scope)))
