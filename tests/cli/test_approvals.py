@@ -225,14 +225,14 @@ def test_a_call_without_a_gateway_waits_until_another_command_approves_it(folder
     with folder.started("approvals", "--watch", "--json") as watch:
         with folder.started("call", "counting__count", "to=2") as call:
             assert watch.stdout is not None
-            question = json.loads(watch.stdout.readline())
-            assert folder.invoke("approve", question["id"]).returncode == 0
-            out, said = call.communicate(timeout=30)
+            id = json.loads(watch.stdout.readline())["id"]
+            # Not before it is printed: an answered question has no time left.
+            waits = rf"The call waits up to (\d+) s for `sluicegate approve {id}` or `sluicegate deny {id}`\."
+            found = re.search(waits, lines_until(call, waits)[-1])
+            assert found is not None and 200 < int(found[1]) <= 300
+            assert folder.invoke("approve", id).returncode == 0
+            out, _ = call.communicate(timeout=30)
             assert (call.returncode, out) == (0, "counted to 2\n")
-    id = question["id"]
-    waits = rf"The call waits up to (\d+) s for `sluicegate approve {id}` or `sluicegate deny {id}`\."
-    found = re.search(waits, said)
-    assert found is not None and 200 < int(found[1]) <= 300, said
 
 
 @pytest.mark.parametrize(("typed", "content"), [(["once"], {}), (["no", "Too big."], {"reason": "Too big."})])
