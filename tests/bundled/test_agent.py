@@ -95,4 +95,5 @@ def test_the_settings_in_the_guide_are_accepted(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "activations.md").read_text(encoding="utf-8")
     (block,) = [part for part in page.split("```") if "[activations.codex.settings]" in part]
     settings = tomllib.loads(block.removeprefix("toml"))["activations"]["codex"]["settings"]
-    Agent(services_in(tmp_path), **settings)
+    agent = activated("codex", Agent(services_in(tmp_path), **settings))
+    assert agent.name == "codex" and len(settings["events"]) == 5

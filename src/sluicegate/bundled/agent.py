@@ -266,7 +266,7 @@ class Agent:
         answer: dict[str, object] = {"request_id": line.get("request_id")}
         if request.get("subtype") == "can_use_tool":
             try:
-                # The person who decides may take long, but nobody needs the answer once the agent has ended.
+                # A decision may take long; the wait ends when the agent ends, since the answer has no use then.
                 async with process.while_running():
                     answer |= {"subtype": "success", "response": await self._permission(call, request)}
             except TimeoutError:
